@@ -1,0 +1,52 @@
+PYTHON ?= python3
+READY := .venv/.ready
+RUN := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab demo test test-all bench lint types format browser clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY)  ## make .venv with everything to run and to test; at once when it is there
+
+$(READY): pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo "There is no '$(PYTHON)': install Python 3.11 or newer, or name one with make PYTHON=/path/to/python3." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit("The workbench needs Python 3.11 or newer, and $(PYTHON) is %d.%d: name a newer one with make PYTHON=/path/to/python3." % v[:2] if v < (3, 11) else 0)'
+	"$(PYTHON)" -m venv .venv
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[test]" -c constraints.txt
+	@touch $@
+
+lab: $(READY)  ## open JupyterLab on the first notebook
+	@$(RUN) tools/lab.py
+
+demo: $(READY)  ## attack an embedded client without a browser, and write report.html
+	@.venv/bin/workbench demo
+
+test: lint types browser  ## lint, types, unit tests, doctests, notebooks, browser tests
+	$(RUN) -m pytest
+
+test-all: browser  ## the slow tests, which `make test` leaves out
+	$(RUN) -m pytest -m slow
+
+bench: $(READY)  ## measure speed and memory
+	@if [ -d benchmarks ]; then $(RUN) -m benchmarks; else echo "There are no benchmarks yet."; fi
+
+lint: $(READY)  ## ruff, notebooks included
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+
+types: $(READY)  ## mypy, strict
+	$(RUN) -m mypy
+
+format: $(READY)  ## put everything into ruff's format
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+
+browser: $(READY)
+	@$(RUN) tools/browser.py --install
+
+clean:  ## remove .venv and everything that was generated
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build ./*.egg-info report.html
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

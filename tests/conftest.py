@@ -1,0 +1,20 @@
+"""What every test runs under: strict JAX on the CPU, a compilation cache, and hypothesis without chance."""
+
+import os
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("workbench", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("workbench")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # In the environment and before JAX is imported, so that the kernels and commands that tests start have it too.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
+
+    import jax
+
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")

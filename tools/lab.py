@@ -1,0 +1,27 @@
+"""Start JupyterLab on the first notebook; further arguments go to JupyterLab."""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRST_NOTEBOOK = Path("notebooks/00_start_here.ipynb")
+
+
+def arguments() -> list[str]:
+    page = f"/lab/tree/{FIRST_NOTEBOOK}" if (ROOT / FIRST_NOTEBOOK).exists() else "/lab"
+    return [
+        f"--ServerApp.root_dir={ROOT}",
+        "--ServerApp.ip=127.0.0.1",
+        "--ServerApp.allow_root=True",
+        # As the start page rather than as a file to open: so the printed address leads to the notebook too.
+        f"--LabApp.default_url={page}",
+        # Nothing leaves this machine: no news, no update check, no list of extensions from the package index.
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
+        "--LabApp.extension_manager=readonly",
+    ]
+
+
+if __name__ == "__main__":
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *arguments(), *sys.argv[1:]])
