@@ -1,0 +1,52 @@
+"""Where pictures come from: bundled (``glyphs``, ``photos``), real (``femnist``, ``cifar100``), or your own."""
+
+from __future__ import annotations
+
+import os
+
+from workbench.data.cifar100 import load_cifar100
+from workbench.data.dataset import ClientData, Dataset, Normalization
+from workbench.data.femnist import femnist_from_rows, load_femnist
+from workbench.data.glyphs import load_glyphs
+from workbench.data.own import dataset_from_arrays, dataset_from_folder
+from workbench.data.photos import load_photos
+from workbench.errors import ConfigError, check_choice
+
+__all__ = [
+    "ClientData",
+    "Dataset",
+    "Normalization",
+    "dataset_from_arrays",
+    "dataset_from_folder",
+    "femnist_from_rows",
+    "load_dataset",
+]
+
+
+def load_dataset(name: str = "glyphs", path: str | os.PathLike[str] | None = None, *, seed: int = 0) -> Dataset:
+    """A data set by its name.
+
+    Args:
+        name: ``"glyphs"`` (hand-drawn characters) or ``"photos"`` (crops of photographs), which are bundled, or
+            ``"femnist"`` or ``"cifar100"``, which are read from ``path`` or downloaded.
+        path: for ``"femnist"`` LEAF's output folder or an ``.npz``; for ``"cifar100"`` the official binary archive,
+            the folder or ``train.bin`` in it, or an ``.npz``. None downloads.
+        seed: draws the writers of ``"glyphs"``, the crops of ``"photos"`` and the clients of ``"cifar100"``;
+            FEMNIST's writers are real people, nothing is drawn.
+
+    >>> load_dataset("glyphs").client(0)
+    ClientData(glyphs, client 0: 50 images of 28x28x1, 24 classes present)
+    >>> load_dataset("glyph")
+    Traceback (most recent call last):
+    ...
+    workbench.errors.ConfigError: dataset = 'glyph' is unknown; did you mean 'glyphs'? \
+Choose one of: glyphs, photos, femnist, cifar100.
+    """
+    name = check_choice("dataset", name, ["glyphs", "photos", "femnist", "cifar100"])
+    if name == "femnist":
+        return load_femnist(path)
+    if name == "cifar100":
+        return load_cifar100(path, seed)
+    if path is not None:
+        raise ConfigError(f"path = {os.fspath(path)!r} is of no use to {name!r}, which is bundled; leave it out.")
+    return load_glyphs(seed) if name == "glyphs" else load_photos(seed)

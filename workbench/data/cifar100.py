@@ -1,0 +1,101 @@
+"""CIFAR-100 from its official binary archive or from an ``.npz``; the pickled version is never read."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.data.dataset import CIFAR100_NORMALIZATION, Dataset, check_labels, groups_of_pictures, shuffled_groups
+from workbench.data.download import cache_folder, fetch
+from workbench.data.files import existing_path, read_npz, reading
+from workbench.errors import DataError
+
+__all__ = ["CLASS_NAMES", "load_cifar100"]
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
+MD5 = "03b5dce01913d631647c71ecec9e9cb8"
+IMAGES_PER_CLIENT = 50
+IMAGE_SHAPE = (32, 32, 3)
+RECORD_BYTES = 2 + 3 * 32 * 32
+"""An image in the binary version: its coarse class, its fine class, and its red, green and blue planes."""
+
+_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+wardrobe whale willow_tree wolf woman worm
+"""
+CLASS_NAMES = tuple(_NAMES.split())
+"""The 100 fine classes in the order of their labels."""
+
+RIGHT = (
+    "CIFAR-100's binary archive cifar-100-binary.tar.gz, the folder or the train.bin in it, or an .npz file with "
+    "images uint8 [n, 32, 32, 3] and labels [n]"
+)
+
+
+def load_cifar100(path: str | os.PathLike[str] | None = None, seed: int = 0) -> Dataset:
+    """CIFAR-100, 32x32x3, dealt out to clients of 50 images each.
+
+    Args:
+        path: the official binary archive, the folder or the ``train.bin`` in it, or an ``.npz`` file with ``images``
+            uint8 [n, 32, 32, 3] and ``labels`` [n]; None downloads the archive (161 MB) once into a cache.
+        seed: another seed, other clients.
+    """
+    source = fetch(URL, MD5, cache_folder()) if path is None else existing_path(path, RIGHT)
+    images, labels = _read_npz(source) if source.suffix == ".npz" else _read_binary(source)
+    groups = shuffled_groups(len(images), IMAGES_PER_CLIENT, seed)
+    if not groups:
+        raise DataError(f"{source} has {len(images)} images; a client needs {IMAGES_PER_CLIENT}.")
+    return Dataset(
+        name="cifar100",
+        image_shape=IMAGE_SHAPE,
+        class_names=CLASS_NAMES,
+        normalization=CIFAR100_NORMALIZATION,
+        psnr_threshold=19.0,
+        num_clients=len(groups),
+        pictures=groups_of_pictures(images, labels, groups),
+    )
+
+
+def _read_npz(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    images, labels = read_npz(path, RIGHT, "images", "labels")
+    with reading(path, RIGHT):
+        if images.dtype != np.uint8 or images.shape[1:] != IMAGE_SHAPE:
+            raise DataError(f"images are {images.dtype} {list(images.shape)}; right is uint8 [n, 32, 32, 3].")
+        return images, check_labels(labels, len(images), len(CLASS_NAMES))
+
+
+def _read_binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The training part of the binary version: images [n, 32, 32, 3] and labels [n]."""
+    with reading(path, RIGHT):
+        content = np.frombuffer(_training_bytes(path), np.uint8)
+        if len(content) == 0 or len(content) % RECORD_BYTES:
+            raise DataError(f"train.bin has {len(content)} bytes; right is {RECORD_BYTES} for each image.")
+        records = content.reshape(-1, RECORD_BYTES)
+        labels = check_labels(records[:, 1], len(records), len(CLASS_NAMES))
+        return np.moveaxis(records[:, 2:].reshape(-1, 3, 32, 32), 1, -1), labels
+
+
+def _training_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        found = [path / name for name in ("train.bin", "cifar-100-binary/train.bin") if (path / name).is_file()]
+        if not found:
+            raise DataError(f"has no train.bin; right is {RIGHT}.")
+        return found[0].read_bytes()
+    if path.suffix == ".bin":
+        return path.read_bytes()
+    with tarfile.open(path, "r:*") as archive:
+        for member in archive:
+            if member.isfile() and Path(member.name).name == "train.bin":
+                content = archive.extractfile(member)
+                assert content is not None
+                return content.read()
+    raise DataError(f"has no train.bin; right is {RIGHT}.")

@@ -1,0 +1,224 @@
+"""What a data set is, whatever its pictures come from: `Normalization`, `ClientData`, `Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.errors import ConfigError, DataError, check_count, check_number
+
+__all__ = ["CIFAR100_NORMALIZATION", "FEMNIST_NORMALIZATION", "ClientData", "Dataset", "Normalization"]
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Pixel values in [0, 1] to network inputs and back: ``(pixels - mean) / std`` per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(check_number("normalization.mean", m) for m in self.mean))
+        object.__setattr__(self, "std", tuple(check_number("normalization.std", s, above=0) for s in self.std))
+        if len(self.mean) != len(self.std):
+            raise ConfigError(
+                f"normalization.std has {len(self.std)} channels but normalization.mean has {len(self.mean)}; "
+                "give one value per channel in both."
+            )
+
+    def normalize(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[..., C] pixels in [0, 1] to normalised inputs."""
+        mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+        normalized: NDArray[np.float32] = np.divide(pixels - mean, std)
+        return normalized
+
+    def denormalize(self, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[..., C] normalised inputs to pixels; values outside [0, 1] are kept."""
+        return inputs * np.asarray(self.std, np.float32) + np.asarray(self.mean, np.float32)
+
+
+FEMNIST_NORMALIZATION = Normalization(mean=(0.9642384386141873,), std=(0.15767843198426892,))
+CIFAR100_NORMALIZATION = Normalization(mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """One client's private pictures: what an attack must never see.
+
+    Attributes:
+        images: [N, H, W, C] float32 pixels in [0, 1].
+        labels: [N] int32 classes in [0, K).
+        class_names: the K names.
+        normalization: how pixels become network inputs.
+        psnr_threshold: the PSNR in dB above which an image counts as recovered.
+        name: for people, e.g. ``"glyphs, client 0"``.
+    """
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.int32]
+    class_names: tuple[str, ...]
+    normalization: Normalization
+    psnr_threshold: float = 20.0
+    name: str = "own data"
+
+    def __post_init__(self) -> None:
+        images, labels = check_images_and_labels(self.images, self.labels, len(self.class_names))
+        if images.shape[-1] != len(self.normalization.mean):
+            raise DataError(
+                f"images have {images.shape[-1]} channels but the normalization has {len(self.normalization.mean)}; "
+                "they must agree."
+            )
+        object.__setattr__(self, "images", images)
+        object.__setattr__(self, "labels", labels)
+
+    def __repr__(self) -> str:
+        n, h, w, c = self.images.shape
+        return f"ClientData({self.name}: {n} images of {h}x{w}x{c}, {len(set(self.labels.tolist()))} classes present)"
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def num_images(self) -> int:
+        return len(self.images)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        h, w, c = self.images.shape[1:]
+        return h, w, c
+
+    @property
+    def inputs(self) -> NDArray[np.float32]:
+        """[N, H, W, C] normalised images, as the network sees them."""
+        return self.normalization.normalize(self.images)
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        """[K] how many images each class has."""
+        return np.bincount(self.labels, minlength=self.num_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Pictures grouped by client.
+
+    ``pictures(index)`` gives all pictures of one client in their stored order: images [n, H, W, C], uint8 or float
+    pixels in [0, 1], and labels [n].
+    """
+
+    name: str
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    normalization: Normalization
+    psnr_threshold: float
+    num_clients: int
+    pictures: Callable[[int], tuple[NDArray[Any], NDArray[Any]]] = field(repr=False)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def client(self, index: int, num_images: int | None = 50, seed: int | None = None) -> ClientData:
+        """The pictures of one client.
+
+        Args:
+            index: which client, from 0.
+            num_images: how many pictures; None takes all that the client has.
+            seed: None takes the first pictures in stored order, a number draws them at random without repetition.
+        """
+        index = check_count("client index", index, minimum=0, maximum=self.num_clients - 1)
+        images, labels = self.pictures(index)
+        if num_images is None:
+            num_images = len(images)
+        num_images = check_count("num_images", num_images)
+        if num_images > len(images):
+            raise DataError(
+                f"num_images = {num_images} is more than the {len(images)} images of client {index} of {self.name}; "
+                f"choose at most {len(images)}."
+            )
+        chosen = np.arange(num_images)
+        if seed is not None:
+            seed = check_count("seed", seed, minimum=0)
+            chosen = np.random.default_rng([seed, index]).choice(len(images), num_images, replace=False)
+        return ClientData(
+            images=images[chosen],
+            labels=labels[chosen],
+            class_names=self.class_names,
+            normalization=self.normalization,
+            psnr_threshold=self.psnr_threshold,
+            name=f"{self.name}, client {index}",
+        )
+
+
+def check_images_and_labels(
+    images: ArrayLike, labels: ArrayLike, num_classes: int
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Images as float32 [N, H, W, C] in [0, 1] (uint8 is scaled) and labels as int32 [N] in [0, num_classes)."""
+    try:
+        pixels = np.asarray(images)
+        classes = np.asarray(labels)
+    except ValueError:
+        raise DataError("images and labels must be arrays: every image needs the same shape.") from None
+    if pixels.ndim != 4:
+        raise DataError(
+            f"images have shape {pixels.shape}; right is [N, H, W, C], one channel last for grey pictures too."
+        )
+    if 0 in pixels.shape:
+        raise DataError(f"images have shape {pixels.shape}: a client needs at least one image of at least one pixel.")
+    if pixels.dtype == np.uint8:
+        pixels = pixels.astype(np.float32) / np.float32(255)
+    elif np.issubdtype(pixels.dtype, np.floating):
+        pixels = pixels.astype(np.float32)
+    else:
+        raise DataError(f"images have dtype {pixels.dtype}; right is uint8 in 0..255 or float in [0, 1].")
+    if not np.isfinite(pixels).all():
+        raise DataError("images contain NaN or infinite pixels; every pixel must be a number in [0, 1].")
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or high > 1:
+        raise DataError(f"images have pixels from {low:g} to {high:g}; float pixels must lie in [0, 1].")
+    return pixels, check_labels(classes, len(pixels), num_classes)
+
+
+def check_labels(labels: ArrayLike, num_images: int, num_classes: int) -> NDArray[np.int32]:
+    """Labels as int32 [num_images] in [0, num_classes)."""
+    classes = np.asarray(labels)
+    if classes.shape != (num_images,):
+        raise DataError(f"labels have shape {classes.shape}; right is ({num_images},), one label per image.")
+    if not np.issubdtype(classes.dtype, np.integer):
+        raise DataError(f"labels have dtype {classes.dtype}; right is whole numbers from 0 to {num_classes - 1}.")
+    wrong = classes[(classes < 0) | (classes >= num_classes)]
+    if len(wrong):
+        raise DataError(
+            f"labels contain {wrong[0]}; with {num_classes} classes they must lie between 0 and {num_classes - 1}."
+        )
+    return classes.astype(np.int32)
+
+
+def groups_by_key(keys: NDArray[Any]) -> list[NDArray[np.intp]]:
+    """The indices of equal keys [n], in order; the groups in the order in which their keys first appear.
+
+    >>> [group.tolist() for group in groups_by_key(np.array([7, 3, 7, 7, 3]))]
+    [[0, 2, 3], [1, 4]]
+    """
+    _, first, key = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(key, kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(key))[:-1])
+    return [groups[index] for index in np.argsort(first)]
+
+
+def shuffled_groups(num_images: int, size: int, seed: int) -> list[NDArray[np.intp]]:
+    """Shuffled images dealt out in groups of ``size``; what is left over belongs to nobody."""
+    order = np.random.default_rng(check_count("seed", seed, minimum=0)).permutation(num_images)
+    return list(order[: num_images // size * size].reshape(-1, size))
+
+
+def groups_of_pictures(
+    images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]]
+) -> Callable[[int], tuple[NDArray[Any], NDArray[np.int32]]]:
+    """``Dataset.pictures`` for images [n, H, W, C] and labels [n] of which each client has a group of indices."""
+    return lambda client: (images[groups[client]], labels[groups[client]])

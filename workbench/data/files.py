@@ -1,0 +1,58 @@
+"""Reading files that may be anything: whatever is wrong with one, the error is ours and names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.errors import DataError
+
+__all__ = ["existing_path", "read_npz", "reading"]
+
+
+def existing_path(path: str | os.PathLike[str], right: str) -> Path:
+    """``path`` as a Path if something is there; ``right`` says what should be."""
+    try:
+        found = Path(path).expanduser()
+    except TypeError:
+        raise DataError(f"path = {path!r} is not a path; right is {right}.") from None
+    if not found.exists():
+        raise DataError(f"path = '{found}' does not exist; right is {right}.")
+    return found
+
+
+@contextmanager
+def reading(path: Path, right: str) -> Iterator[None]:
+    """Turn any failure to read ``path`` into one sentence that names the file and what would be ``right``.
+
+    >>> with reading(Path("pictures.npz"), "an .npz file"):
+    ...     raise EOFError("no more bytes")
+    Traceback (most recent call last):
+    ...
+    workbench.errors.DataError: pictures.npz cannot be read (no more bytes); right is an .npz file.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    # Readers of zip, gzip, tar, JSON and pictures raise a dozen different types on bytes that are not theirs.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(f"{path} cannot be read ({reason}); right is {right}.") from None
+
+
+def read_npz(path: Path, right: str, *names: str) -> tuple[NDArray[Any], ...]:
+    """The named arrays of an ``.npz`` file; nothing in it is ever unpickled."""
+    with reading(path, right), np.load(path, allow_pickle=False) as archive:
+        missing = [name for name in names if name not in archive.files]
+        if missing:
+            raise DataError(
+                f"has no array {missing[0]!r}, only {', '.join(archive.files) or 'none'}; right is {right}."
+            )
+        return tuple(archive[name] for name in names)

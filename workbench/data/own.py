@@ -1,0 +1,149 @@
+"""Your own pictures as a data set: arrays, or a folder with one sub-folder per class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.data.dataset import (
+    Dataset,
+    Normalization,
+    check_images_and_labels,
+    groups_by_key,
+    groups_of_pictures,
+    shuffled_groups,
+)
+from workbench.data.files import existing_path, reading
+from workbench.errors import DataError, check_choice, check_count, check_number
+
+__all__ = ["dataset_from_arrays", "dataset_from_folder"]
+
+
+def dataset_from_arrays(
+    images: ArrayLike,
+    labels: ArrayLike,
+    clients: ArrayLike | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    normalization: Normalization | None = None,
+    psnr_threshold: float = 20.0,
+    name: str = "own data",
+) -> Dataset:
+    """Your own arrays as a data set.
+
+    Args:
+        images: [n, H, W, C], uint8 in 0..255 or float in [0, 1].
+        labels: [n] classes from 0.
+        clients: [n] whose each image is, a number or a name; None gives all to one client.
+        class_names: one for each class; None numbers them.
+        normalization: None measures mean and standard deviation of each channel.
+        psnr_threshold: the PSNR in dB above which an image counts as recovered.
+        name: for people.
+
+    >>> dataset_from_arrays(np.eye(4).reshape(2, 2, 4, 1), [0, 1], clients=["ann", "bob"]).client(1, num_images=1)
+    ClientData(own data, client 1: 1 images of 2x4x1, 1 classes present)
+    """
+    if class_names is None:
+        known = np.asarray(labels)
+        num_classes = int(known.max()) + 1 if known.size and np.issubdtype(known.dtype, np.integer) else 1
+        class_names = [str(index) for index in range(num_classes)]
+    pixels, classes = check_images_and_labels(images, labels, len(class_names))
+    if normalization is None:
+        normalization = _measured_normalization(pixels)
+    owner = np.zeros(len(pixels), np.intp) if clients is None else np.asarray(clients)
+    if owner.shape != (len(pixels),) or owner.dtype.kind not in "iuU":
+        raise DataError(
+            f"clients are {owner.dtype} {list(owner.shape)}; right is one number or name for each of the "
+            f"{len(pixels)} images."
+        )
+    groups = groups_by_key(owner)
+    height, width, channels = pixels.shape[1:]
+    return Dataset(
+        name=name,
+        image_shape=(height, width, channels),
+        class_names=tuple(class_names),
+        normalization=normalization,
+        psnr_threshold=check_number("psnr_threshold", psnr_threshold),
+        num_clients=len(groups),
+        pictures=groups_of_pictures(pixels, classes, groups),
+    )
+
+
+def dataset_from_folder(
+    path: str | os.PathLike[str],
+    *,
+    size: int = 32,
+    color: str = "rgb",
+    images_per_client: int | None = None,
+    normalization: Normalization | None = None,
+    psnr_threshold: float = 20.0,
+    seed: int = 0,
+) -> Dataset:
+    """A folder of pictures with one sub-folder per class as a data set; the sub-folders' names are the classes'.
+
+    Args:
+        path: the folder.
+        size: of the square that the middle of every picture is reduced to, in pixels.
+        color: ``"rgb"`` or ``"grey"``.
+        images_per_client: how many of the shuffled pictures each client gets; None gives all to one client.
+        normalization: None measures mean and standard deviation of each channel.
+        psnr_threshold: the PSNR in dB above which an image counts as recovered.
+        seed: of the shuffling.
+    """
+    size = check_count("size", size)
+    mode = {"rgb": "RGB", "grey": "L"}[check_choice("color", color, ["rgb", "grey"])]
+    right = "a folder with one sub-folder of pictures for each class"
+    folder = existing_path(path, right)
+    classes = (
+        sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")) if folder.is_dir() else []
+    )
+    if not classes:
+        raise DataError(f"path = '{folder}' has no sub-folders; right is {right}.")
+    files = [(file, label) for label, sub in enumerate(classes) for file in _picture_files(sub)]
+    images = np.stack([_read_picture(file, size, mode) for file, _ in files])
+    labels = np.array([label for _, label in files], np.int32)
+
+    per_client = len(files) if images_per_client is None else images_per_client
+    groups = shuffled_groups(len(files), check_count("images_per_client", per_client, maximum=len(files)), seed)
+    dealt = np.concatenate(groups)
+    return dataset_from_arrays(
+        images[dealt],
+        labels[dealt],
+        np.repeat(np.arange(len(groups)), per_client),
+        class_names=[sub.name for sub in classes],
+        normalization=normalization,
+        psnr_threshold=psnr_threshold,
+        name=folder.name,
+    )
+
+
+def _measured_normalization(pixels: NDArray[np.float32]) -> Normalization:
+    mean = pixels.mean(axis=(0, 1, 2), dtype=np.float64)
+    std = pixels.std(axis=(0, 1, 2), dtype=np.float64)
+    if not std.all():
+        raise DataError("images have a channel with the same value everywhere; give normalization, or other images.")
+    return Normalization(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def _picture_files(folder: Path) -> list[Path]:
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    files = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in known)
+    if not files:
+        raise DataError(f"class folder '{folder}' has no pictures; right is at least one PNG, JPEG or the like.")
+    return files
+
+
+def _read_picture(file: Path, size: int, mode: str) -> NDArray[Any]:
+    """One picture [size, size, C] uint8: its middle square, the right way up."""
+    from PIL import Image, ImageOps
+
+    with reading(file, "a picture that Pillow can open"), Image.open(file) as picture:
+        upright = ImageOps.exif_transpose(picture).convert(mode)
+        return np.atleast_3d(np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.LANCZOS)))
