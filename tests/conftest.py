@@ -13,6 +13,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # In the environment and before JAX is imported, so that the kernels and commands that tests start have it too.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
     import jax
 

@@ -16,10 +16,10 @@ def arguments() -> list[str]:
         "--ServerApp.allow_root=True",
         # As the start page rather than as a file to open: so the printed address leads to the notebook too.
         f"--LabApp.default_url={page}",
-        # Nothing leaves this machine: no news, no update check, no list of extensions from the package index.
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
+        # Nothing leaves this machine: no list of extensions from the package index, and by the settings no news and no
+        # update check.
         "--LabApp.extension_manager=readonly",
+        f"--LabApp.app_settings_dir={ROOT / 'tools/lab_settings'}",
     ]
 
 

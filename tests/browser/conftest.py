@@ -1,0 +1,110 @@
+"""A real Chromium and a real JupyterLab server, and pages that notice everything that goes wrong in them."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+SERVER_STARTS_WITHIN = 60  # seconds
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    # A browser that looks things up by itself would hide a page that does.
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@dataclass(frozen=True)
+class LabServer:
+    """A running JupyterLab: the address that it printed, its process and everything it logs."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@pytest.fixture(scope="session")
+def browser_path() -> str:
+    answer = subprocess.run([sys.executable, ROOT / "tools/browser.py"], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        unavailable = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        unavailable(answer.stderr.strip())
+    return answer.stdout.strip()
+
+
+# Playwright keeps an event loop running in this thread for as long as it is open; other tests must not find it there.
+@pytest.fixture(scope="module")
+def browser(browser_path: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    home = tmp_path_factory.mktemp("jupyter")
+    log = home / "log"
+    # The settings of whoever runs the tests must not matter, nor be changed.
+    of_its_own = {name: str(home / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "tools/lab.py", "--no-browser", "--expose-app-in-browser"],
+            env=os.environ | of_its_own | {"IPYTHONDIR": str(home / "ipython")},
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield LabServer(printed_url(process, log), process, log)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def printed_url(process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + SERVER_STARTS_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+/\S*token=\w+", log.read_text()):
+            return found.group()
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab printed no address within {SERVER_STARTS_WITHIN} s:\n{log.read_text()}")
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that fails its test on a console error, a failed request, or a request to any host but loopback."""
+    troubles: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.on("console", lambda message: troubles.append(f"console: {message.text}") if message.type == "error" else None)
+    page.on("pageerror", lambda error: troubles.append(f"uncaught: {error}"))
+    page.on("request", lambda request: troubles.extend(foreign(request.url)))
+    page.on("websocket", lambda socket: troubles.extend(foreign(socket.url)))
+    page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url} {request.failure}"))
+    page.on("response", lambda reply: troubles.append(f"{reply.status}: {reply.url}") if reply.status >= 400 else None)
+    yield page
+    found = list(troubles)  # closing the page aborts what is under way, which is no trouble
+    context.close()
+    assert found == []
+
+
+def foreign(url: str) -> list[str]:
+    """The trouble with an address that is neither on loopback nor inside the page (blob:, data:)."""
+    parts = urlsplit(url)
+    is_network = parts.scheme in {"http", "https", "ws", "wss"}
+    return [f"not loopback: {url}"] if is_network and parts.hostname not in {"127.0.0.1", "localhost"} else []
