@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,11 @@ class Dataset:
     normalization: Normalization
     psnr_threshold: float
     num_clients: int
-    pictures: Callable[[int], tuple[NDArray[Any], NDArray[Any]]] = field(repr=False)
+    pictures: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]
+
+    def __repr__(self) -> str:
+        h, w, c = self.image_shape
+        return f"Dataset({self.name}: {self.num_clients} clients, {self.num_classes} classes, images of {h}x{w}x{c})"
 
     @property
     def num_classes(self) -> int:

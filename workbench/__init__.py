@@ -1,0 +1,39 @@
+"""A workbench for studying, teaching and auditing data leakage in federated averaging.
+
+The public names are gathered here; importing the package imports no widget code.
+"""
+
+from workbench import models
+from workbench.config import ClientConfig, DefenceConfig
+from workbench.data import ClientData, Dataset, load_dataset
+from workbench.errors import CheckpointError, ConfigError, DataError, WorkbenchError
+from workbench.federated import (
+    Observation,
+    accuracy,
+    aggregate,
+    client_update,
+    client_update_with_secrets,
+    server_rounds,
+)
+from workbench.weights import load_weights, save_weights
+
+__all__ = [
+    "CheckpointError",
+    "ClientConfig",
+    "ClientData",
+    "ConfigError",
+    "DataError",
+    "Dataset",
+    "DefenceConfig",
+    "Observation",
+    "WorkbenchError",
+    "accuracy",
+    "aggregate",
+    "client_update",
+    "client_update_with_secrets",
+    "load_dataset",
+    "load_weights",
+    "models",
+    "save_weights",
+    "server_rounds",
+]

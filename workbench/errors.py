@@ -1,0 +1,106 @@
+"""The project's own errors: each message names the field, the value and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "WorkbenchError",
+    "check_choice",
+    "check_count",
+    "check_number",
+]
+
+
+class WorkbenchError(Exception):
+    """Base of every error that the workbench raises on purpose."""
+
+
+class ConfigError(WorkbenchError, ValueError):
+    """A setting that cannot work; the message says which, and what would."""
+
+
+class DataError(WorkbenchError, ValueError):
+    """Images, labels, weights or files that are not what they should be."""
+
+
+class CheckpointError(WorkbenchError, ValueError):
+    """A saved file that cannot be trusted or read."""
+
+
+def check_choice(field: str, value: object, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``choices``; otherwise name the nearest one.
+
+    >>> check_choice("defence", "gausian", ["gaussian", "laplacian"])
+    Traceback (most recent call last):
+    ...
+    workbench.errors.ConfigError: defence = 'gausian' is unknown; did you mean 'gaussian'? \
+Choose one of: gaussian, laplacian.
+    """
+    known = list(choices)
+    if isinstance(value, str) and value in known:
+        return value
+    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"{field} = {value!r} is unknown; {hint}Choose one of: {', '.join(known)}.")
+
+
+def check_count(field: str, value: object, *, minimum: int = 1, maximum: int | None = None) -> int:
+    """Return ``value`` as an int if it is a whole number within the bounds.
+
+    >>> check_count("epochs", 0)
+    Traceback (most recent call last):
+    ...
+    workbench.errors.ConfigError: epochs = 0 must be a whole number of at least 1.
+    """
+    bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+    wrong = ConfigError(f"{field} = {value!r} must be a whole number {bounds}.")
+    if isinstance(value, bool):
+        raise wrong
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise wrong from None
+    if count < minimum or (maximum is not None and count > maximum):
+        raise wrong
+    return count
+
+
+def check_number(
+    field: str,
+    value: object,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    above: float = -math.inf,
+) -> float:
+    """Return ``value`` as a float if it is finite, within [minimum, maximum] and greater than ``above``.
+
+    >>> check_number("learning_rate", -1.0, above=0)
+    Traceback (most recent call last):
+    ...
+    workbench.errors.ConfigError: learning_rate = -1.0 must be a finite number greater than 0.
+    """
+    bounds = []
+    if above > -math.inf:
+        bounds.append(f"greater than {above:g}")
+    if minimum > -math.inf:
+        bounds.append(f"at least {minimum:g}")
+    if maximum < math.inf:
+        bounds.append(f"at most {maximum:g}")
+    wrong = ConfigError(f"{field} = {value!r} must be a finite number{' ' * bool(bounds)}{' and '.join(bounds)}.")
+    if isinstance(value, bool | str | bytes):
+        raise wrong
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise wrong from None
+    if not math.isfinite(number) or number < minimum or number > maximum or number <= above:
+        raise wrong
+    return number

@@ -1,0 +1,23 @@
+"""The honest side: local training, defences, aggregation, server rounds."""
+
+from workbench.federated.client import (
+    ClientSecrets,
+    aggregate,
+    batch_order,
+    client_update,
+    client_update_with_secrets,
+)
+from workbench.federated.observation import Observation
+from workbench.federated.rounds import Round, accuracy, server_rounds
+
+__all__ = [
+    "ClientSecrets",
+    "Observation",
+    "Round",
+    "accuracy",
+    "aggregate",
+    "batch_order",
+    "client_update",
+    "client_update_with_secrets",
+    "server_rounds",
+]
