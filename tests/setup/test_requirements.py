@@ -76,6 +76,7 @@ def test_conda_gives_python_and_pip_and_nothing_else():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("python", [SUPPORTED_PYTHONS[0], SUPPORTED_PYTHONS[-1]])
 def test_pip_resolves_the_conda_section_from_wheels_alone(python, tmp_path):
     section = [word for line in CONDA[-1]["pip"] for word in line.split()]
