@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tarfile
 from pathlib import Path
@@ -92,10 +93,14 @@ def _training_bytes(path: Path) -> bytes:
         return found[0].read_bytes()
     if path.suffix == ".bin":
         return path.read_bytes()
-    with tarfile.open(path, "r:*") as archive:
-        for member in archive:
-            if member.isfile() and Path(member.name).name == "train.bin":
-                content = archive.extractfile(member)
-                assert content is not None
-                return content.read()
-    raise DataError(f"has no train.bin; right is {RIGHT}.")
+    training = None
+    with gzip.open(path) as unzipped:
+        with tarfile.open(fileobj=unzipped, mode="r|") as archive:
+            for member in archive:
+                if Path(member.name).name == "train.bin" and (content := archive.extractfile(member)):
+                    training = content.read()
+        # gzip has its checksum at the very end, and checks it only when asked for more.
+        unzipped.read()
+    if training is None:
+        raise DataError(f"has no train.bin; right is {RIGHT}.")
+    return training

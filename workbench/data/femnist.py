@@ -89,11 +89,27 @@ def _read_leaf_file(path: Path) -> list[Pictures]:
     """Images [n, 28, 28, 1] and labels [n] of each writer in one of LEAF's files who has any."""
     with reading(path, RIGHT_LEAF):
         content = json.loads(path.read_bytes())
-        if not isinstance(content, dict) or not {"users", "num_samples", "user_data"} <= content.keys():
+        if not _is_leaf(content):
             raise DataError(f"is JSON but not LEAF's; right is {RIGHT_LEAF}.")
-        users = zip(content["users"], content["num_samples"], strict=True)
-        writers = [(user, num_samples, content["user_data"][user]) for user, num_samples in users]
+        writers = [
+            (user, num_samples, content["user_data"][user])
+            for user, num_samples in zip(content["users"], content["num_samples"], strict=True)
+        ]
         return [_leaf_pictures(*writer) for writer in writers if writer[1] != 0 or writer[2]["x"]]
+
+
+def _is_leaf(content: Any) -> bool:
+    """Whether parsed JSON has LEAF's structure; what is in its lists is checked later."""
+    if not isinstance(content, dict):
+        return False
+    users, num_samples, user_data = (content.get(key) for key in ("users", "num_samples", "user_data"))
+    return (
+        isinstance(users, list)
+        and isinstance(num_samples, list)
+        and isinstance(user_data, dict)
+        and len(users) == len(num_samples)
+        and all(isinstance(user_data.get(user), dict) and {"x", "y"} <= user_data[user].keys() for user in users)
+    )
 
 
 def _leaf_pictures(user: str, num_samples: int, samples: Mapping[str, Any]) -> Pictures:

@@ -49,7 +49,8 @@ def reading(path: Path, right: str) -> Iterator[None]:
 
 def read_npz(path: Path, right: str, *names: str) -> tuple[NDArray[Any], ...]:
     """The named arrays of an ``.npz`` file; nothing in it is ever unpickled."""
-    with reading(path, right), np.load(path, allow_pickle=False) as archive:
+    # Opened here: NumPy leaves a file open that it takes for a zip archive and cannot read.
+    with reading(path, right), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         missing = [name for name in names if name not in archive.files]
         if missing:
             raise DataError(
