@@ -58,6 +58,7 @@ def test_inputs_are_normalised_pixels():
         ({"images": np.zeros((3, 4, 5, 3), np.float32)}, "3 channels but the normalization has 1"),
         ({"images": np.full((3, 4, 5, 1), 1.5)}, r"from 1.5 to 1.5; float pixels must lie in \[0, 1\]"),
         ({"images": np.full((3, 4, 5, 1), np.nan)}, "NaN or infinite"),
+        ({"images": np.full((3, 4, 5, 1), 1e300)}, "NaN or infinite"),
         ({"images": np.zeros((3, 4, 5, 1), int)}, "dtype int64; right is uint8 in 0..255 or float"),
         ({"images": [[[[0.0]]], [[[0.0], [0.0]]]]}, "every image needs the same shape"),
         ({"labels": np.array([0, 1])}, r"shape \(2,\); right is \(3,\)"),
@@ -112,6 +113,8 @@ def test_wrong_requests_get_one_clear_sentence(arguments, error, says):
     [
         ((0.5,), (0.0,), "normalization.std = 0.0 must be a finite number greater than 0"),
         ((float("nan"),), (1.0,), "normalization.mean = nan"),
+        (0.5, (1.0,), "normalization.mean = 0.5 must be one number per channel"),
+        ((0.5,), "1", "normalization.std = '1' must be one number per channel"),
         ((0.5,), (1.0, 1.0), "normalization.std has 2 channels but normalization.mean has 1"),
     ],
 )

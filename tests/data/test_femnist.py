@@ -268,7 +268,11 @@ def test_hugging_face_rows_may_be_white_on_black_and_name_their_characters():
         ({"character": 62}, "character = 62 is unknown"),
         ({"character": "ä"}, "character = 'ä' is unknown; right is one of 0123456789ABC"),
         ({"character": None}, "character = None is unknown"),
-        ({"image": Image.new("L", (32, 32))}, r"an image of writer f0000_14 is \[32, 32\]; right is \[28, 28\]"),
+        (
+            {"image": Image.new("L", (32, 32))},
+            "an image of writer f0000_14 is .* size=32x32.*; right is a Pillow picture",
+        ),
+        ({"image": None}, "an image of writer f0000_14 is None; right is a Pillow picture of 28x28"),
     ],
 )
 def test_wrong_hugging_face_rows_get_one_clear_sentence(change, says):
@@ -281,6 +285,13 @@ def test_wrong_hugging_face_rows_get_one_clear_sentence(change, says):
 def test_an_empty_table_gets_one_clear_sentence():
     with pytest.raises(DataError, match="the table has no rows"):
         femnist_from_rows([])
+
+
+@pytest.mark.parametrize("column", ["image", "writer_id", "character"])
+def test_a_table_without_a_column_names_it(column):
+    rows = [{name: value for name, value in row.items() if name != column} for row in hugging_face_rows()]
+    with pytest.raises(DataError, match=f"the table has no column '{column}'; right is the form of flwrlabs/femnist"):
+        femnist_from_rows(rows)
 
 
 class Table(list):

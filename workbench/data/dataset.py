@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,12 @@ class Normalization:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", tuple(check_number("normalization.mean", m) for m in self.mean))
-        object.__setattr__(self, "std", tuple(check_number("normalization.std", s, above=0) for s in self.std))
+        for field, above in (("mean", -math.inf), ("std", 0.0)):
+            values = getattr(self, field)
+            if not isinstance(values, Iterable) or isinstance(values, str):
+                raise ConfigError(f"normalization.{field} = {values!r} must be one number per channel, such as (0.5,).")
+            checked = tuple(check_number(f"normalization.{field}", value, above=above) for value in values)
+            object.__setattr__(self, field, checked)
         if len(self.mean) != len(self.std):
             raise ConfigError(
                 f"normalization.std has {len(self.std)} channels but normalization.mean has {len(self.mean)}; "
@@ -177,7 +183,8 @@ def check_images_and_labels(
     if pixels.dtype == np.uint8:
         pixels = pixels.astype(np.float32) / np.float32(255)
     elif np.issubdtype(pixels.dtype, np.floating):
-        pixels = pixels.astype(np.float32)
+        with np.errstate(over="ignore"):
+            pixels = pixels.astype(np.float32)
     else:
         raise DataError(f"images have dtype {pixels.dtype}; right is uint8 in 0..255 or float in [0, 1].")
     if not np.isfinite(pixels).all():
@@ -225,4 +232,10 @@ def groups_of_pictures(
     images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]]
 ) -> Callable[[int], tuple[NDArray[Any], NDArray[np.int32]]]:
     """``Dataset.pictures`` for images [n, H, W, C] and labels [n] of which each client has a group of indices."""
-    return lambda client: (images[groups[client]], labels[groups[client]])
+    return partial(_group_of_pictures, images, labels, groups)
+
+
+def _group_of_pictures(
+    images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]], client: int
+) -> tuple[NDArray[Any], NDArray[np.int32]]:
+    return images[groups[client]], labels[groups[client]]

@@ -151,11 +151,15 @@ def femnist_from_rows(rows: Sequence[Mapping[str, Any]] | Any, writer_ids: Itera
             number, or the character itself).
         writer_ids: the column ``writer_id``, where reading it row by row would decode every picture.
     """
+    right = f"right is the form of {HUGGING_FACE_NAME}: image, writer_id and character in each row"
+    if len(rows) == 0:
+        raise DataError(f"the table has no rows; {right}.")
+    missing = [column for column in ("image", "writer_id", "character") if column not in rows[0]]
+    if missing:
+        raise DataError(f"the table has no column {missing[0]!r}; {right}.")
     if writer_ids is None:
         writer_ids = (row["writer_id"] for row in rows)
     groups = groups_by_key(np.array(list(writer_ids), dtype=np.str_))
-    if not groups:
-        raise DataError(f"the table has no rows; right is the form of {HUGGING_FACE_NAME}.")
 
     @lru_cache(maxsize=128)
     def pictures(writer: int) -> Pictures:
@@ -169,10 +173,12 @@ def femnist_from_rows(rows: Sequence[Mapping[str, Any]] | Any, writer_ids: Itera
 
 
 def _row_image(row: Mapping[str, Any]) -> NDArray[np.uint8]:
-    image = np.asarray(row["image"].convert("L"))
-    if image.shape != IMAGE_SHAPE[:2]:
-        raise DataError(f"an image of writer {row['writer_id']} is {list(image.shape)}; right is [28, 28].")
-    return image[..., None]
+    from PIL import Image
+
+    image = row["image"]
+    if not isinstance(image, Image.Image) or image.size != IMAGE_SHAPE[:2]:
+        raise DataError(f"an image of writer {row['writer_id']} is {image!r}; right is a Pillow picture of 28x28.")
+    return np.asarray(image.convert("L"))[..., None]
 
 
 def _row_label(row: Mapping[str, Any]) -> int:

@@ -141,7 +141,7 @@ class Hand:
         points = np.stack([-y, x], axis=1) * self.height * rng.normal(1, 0.04)
         middle = (points.min(axis=0) + points.max(axis=0)) / 2
         points += SIDE / 2 - middle + rng.normal(0, self.drift, 2)
-        noise = bend(form, self.pressure, rng)[:, 0] + rng.normal(0, 0.05, len(form))
+        noise = (bend(form, self.pressure, rng)[:, 0] + rng.normal(0, 0.05, len(form))).clip(min=-0.5)
         return ink(points, 0.5 * self.pen * (1 + noise))
 
 

@@ -24,6 +24,10 @@ from workbench.errors import DataError, check_choice, check_count, check_number
 __all__ = ["dataset_from_arrays", "dataset_from_folder"]
 
 
+MAX_UNNAMED_CLASSES = 10_000
+"""More are more likely a mistake in the labels."""
+
+
 def dataset_from_arrays(
     images: ArrayLike,
     labels: ArrayLike,
@@ -48,20 +52,13 @@ def dataset_from_arrays(
     >>> dataset_from_arrays(np.eye(4).reshape(2, 2, 4, 1), [0, 1], clients=["ann", "bob"]).client(1, num_images=1)
     ClientData(own data, client 1: 1 images of 2x4x1, 1 classes present)
     """
+    num_classes = MAX_UNNAMED_CLASSES if class_names is None else len(class_names)
+    pixels, classes = check_images_and_labels(images, labels, num_classes)
     if class_names is None:
-        known = np.asarray(labels)
-        num_classes = int(known.max()) + 1 if known.size and np.issubdtype(known.dtype, np.integer) else 1
-        class_names = [str(index) for index in range(num_classes)]
-    pixels, classes = check_images_and_labels(images, labels, len(class_names))
+        class_names = [str(index) for index in range(classes.max() + 1)]
     if normalization is None:
         normalization = _measured_normalization(pixels)
-    owner = np.zeros(len(pixels), np.intp) if clients is None else np.asarray(clients)
-    if owner.shape != (len(pixels),) or owner.dtype.kind not in "iuU":
-        raise DataError(
-            f"clients are {owner.dtype} {list(owner.shape)}; right is one number or name for each of the "
-            f"{len(pixels)} images."
-        )
-    groups = groups_by_key(owner)
+    groups = [np.arange(len(pixels))] if clients is None else groups_by_key(_check_clients(clients, len(pixels)))
     height, width, channels = pixels.shape[1:]
     return Dataset(
         name=name,
@@ -120,6 +117,17 @@ def dataset_from_folder(
         psnr_threshold=psnr_threshold,
         name=folder.name,
     )
+
+
+def _check_clients(clients: ArrayLike, num_images: int) -> NDArray[Any]:
+    right = f"right is one number or name for each of the {num_images} images"
+    try:
+        owners = np.asarray(clients)
+    except ValueError:
+        raise DataError(f"clients are lists of different lengths; {right}.") from None
+    if owners.shape != (num_images,) or owners.dtype.kind not in "iuU":
+        raise DataError(f"clients are {owners.dtype} {list(owners.shape)}; {right}.")
+    return owners
 
 
 def _measured_normalization(pixels: NDArray[np.float32]) -> Normalization:
