@@ -15,12 +15,13 @@ Letters in shapes: M images, H, W, C, K classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from workbench.delayed import DelayedKernel, Outer
 from workbench.layers import (
     average_pool,
     average_pool_transpose,
@@ -34,6 +35,8 @@ __all__ = ["Layer", "Residuals", "Weights", "features", "gradient_derivative", "
 
 Weights = dict[str, dict[str, Array]]
 """Layer name to its arrays, usually ``kernel`` and ``bias``."""
+
+Kernel = Any  # an array, or a `DelayedKernel` within a block of local steps
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,19 @@ class Layer:
     def is_dense(self) -> bool:
         return len(self.kernel_shape) == 2
 
-    def linear(self, inputs: Array, kernel: Array) -> Array:
-        if self.is_dense:
-            return dense(inputs.reshape(len(inputs), -1), kernel)
-        return convolution(inputs, kernel, self.padding)
+    def linear(self, inputs: Array, kernel: Kernel) -> Array:
+        """Without the bias."""
+        if not self.is_dense:
+            return convolution(inputs, kernel, self.padding)
+        rows = inputs.reshape(len(inputs), -1)
+        if isinstance(kernel, DelayedKernel):
+            return dense(rows, kernel.base) - dense(dense(rows, kernel.left.T), kernel.right)
+        return dense(rows, kernel)
+
+    def outputs(self, inputs: Array, weights: dict[str, Kernel]) -> Array:
+        bias = weights["bias"]
+        z = self.linear(inputs, weights["kernel"])
+        return z + bias.reshape((1,) * (z.ndim - 1) + bias.shape)
 
     def activate(self, outputs: Array) -> tuple[Array, Array]:
         """What the next layer sees, and where the ReLU let through."""
@@ -76,15 +88,26 @@ class Layer:
         gradient = gradient.reshape(active.shape) if not self.pool else average_pool_transpose(gradient)
         return jnp.where(active, gradient, jnp.zeros_like(gradient)) if self.relu else gradient
 
-    def kernel_gradient(self, inputs: Array, output_gradient: Array) -> Array:
-        if self.is_dense:
-            return dense(inputs.reshape(len(inputs), -1).T, output_gradient)
-        return convolution_kernel_gradient(inputs, output_gradient, self.padding)
+    def kernel_gradient(self, *products: tuple[Array, Array], rows: bool = False) -> Array | Outer:
+        """The sum over the given (inputs, output gradient) of their kernel gradients; as rows where asked."""
+        if not self.is_dense:
+            return sum(
+                (convolution_kernel_gradient(x, dz, self.padding) for x, dz in products[1:]),
+                start=convolution_kernel_gradient(*products[0], self.padding),
+            )
+        # One product of all rows moves the kernel through memory once.
+        left = jnp.concatenate([x.reshape(len(x), -1) for x, _ in products])
+        right = jnp.concatenate([dz for _, dz in products])
+        return Outer(left, right) if rows else dense(left.T, right)
 
-    def input_gradient(self, output_gradient: Array, kernel: Array, input_shape: tuple[int, ...]) -> Array:
-        if self.is_dense:
-            return dense(output_gradient, kernel.T).reshape(input_shape)
-        return convolution_input_gradient(output_gradient, kernel, self.padding)
+    def input_gradient(self, output_gradient: Array, kernel: Kernel, input_shape: tuple[int, ...]) -> Array:
+        if not self.is_dense:
+            return convolution_input_gradient(output_gradient, kernel, self.padding)
+        if isinstance(kernel, DelayedKernel):
+            rows = dense(output_gradient, kernel.base.T) - dense(dense(output_gradient, kernel.right.T), kernel.left)
+        else:
+            rows = dense(output_gradient, kernel.T)
+        return rows.reshape(input_shape)
 
 
 class Residuals(NamedTuple):
@@ -104,14 +127,13 @@ def features(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Arra
     """[M, H, W, C] normalised images to [M, i], what enters the last layer."""
     x = images
     for layer in layers[:-1]:
-        x, _ = layer.activate(layer.linear(x, weights[layer.name]["kernel"]) + weights[layer.name]["bias"])
+        x, _ = layer.activate(layer.outputs(x, weights[layer.name]))
     return x.reshape(len(x), -1)
 
 
 def logits(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:
     """[M, H, W, C] normalised images to [M, K]."""
-    last = layers[-1].name
-    return dense(features(layers, weights, images), weights[last]["kernel"]) + weights[last]["bias"]
+    return layers[-1].outputs(features(layers, weights, images), weights[layers[-1].name])
 
 
 def loss_gradient(
@@ -127,11 +149,11 @@ def loss_gradient(
     x = images
     inputs, active = [], []
     for layer in layers[:-1]:
-        x, on = layer.activate(layer.linear(x, weights[layer.name]["kernel"]) + weights[layer.name]["bias"])
+        x, on = layer.activate(layer.outputs(x, weights[layer.name]))
         inputs.append(x)
         active.append(on)
     last = layers[-1]
-    probabilities = jax.nn.softmax(last.linear(x, weights[last.name]["kernel"]) + weights[last.name]["bias"])
+    probabilities = jax.nn.softmax(last.outputs(x, weights[last.name]))
     targets = jax.nn.one_hot(labels, last.kernel_shape[-1], dtype=probabilities.dtype)
     dz = logit_gradient = (probabilities - targets) * share[:, None]
 
@@ -142,9 +164,13 @@ def loss_gradient(
         if index < len(layers) - 1:
             dz = layer.activation_transpose(active[index], gradients[0])
         x = inputs[index - 1] if index else images
-        gradient[layer.name] = {"kernel": layer.kernel_gradient(x, dz), "bias": dz.sum(range(dz.ndim - 1))}
+        kernel = weights[layer.name]["kernel"]
+        gradient[layer.name] = {
+            "kernel": layer.kernel_gradient((x, dz), rows=isinstance(kernel, DelayedKernel)),
+            "bias": dz.sum(range(dz.ndim - 1)),
+        }
         if index:
-            gradients.insert(0, layer.input_gradient(dz, weights[layer.name]["kernel"], x.shape))
+            gradients.insert(0, layer.input_gradient(dz, kernel, x.shape))
     return gradient, Residuals(tuple(inputs), tuple(active), tuple(gradients), logit_gradient, probabilities)
 
 
@@ -158,10 +184,9 @@ def gradient_derivative(
     x_dots: list[Array] = []
     x, z_dot = images, images
     for index, layer in enumerate(layers):
-        kernel, bias = weights[layer.name]["kernel"], direction[layer.name]["bias"]
-        z_dot = layer.linear(x, direction[layer.name]["kernel"]) + bias
+        z_dot = layer.outputs(x, direction[layer.name])
         if index:
-            z_dot = z_dot + layer.linear(x_dots[-1], kernel)
+            z_dot = z_dot + layer.linear(x_dots[-1], weights[layer.name]["kernel"])
         if index < len(layers) - 1:
             x = kept.inputs[index]
             x_dots.append(layer.activation(kept.active[index], z_dot))
@@ -176,10 +201,11 @@ def gradient_derivative(
             dz = layer.activation_transpose(kept.active[index], kept.gradients[index])
             dz_dot = layer.activation_transpose(kept.active[index], dx_dot)
         x = kept.inputs[index - 1] if index else images
-        kernel_dot = layer.kernel_gradient(x, dz_dot)
-        if index:
-            kernel_dot = kernel_dot + layer.kernel_gradient(x_dots[index - 1], dz)
-        derivative[layer.name] = {"kernel": kernel_dot, "bias": dz_dot.sum(range(dz_dot.ndim - 1))}
-        dx_dot = layer.input_gradient(dz_dot, weights[layer.name]["kernel"], x.shape)
-        dx_dot = dx_dot + layer.input_gradient(dz, direction[layer.name]["kernel"], x.shape)
+        kernel, kernel_dot = weights[layer.name]["kernel"], direction[layer.name]["kernel"]
+        products = [(x, dz_dot), (x_dots[index - 1], dz)] if index else [(x, dz_dot)]
+        derivative[layer.name] = {
+            "kernel": layer.kernel_gradient(*products, rows=isinstance(kernel, DelayedKernel)),
+            "bias": dz_dot.sum(range(dz_dot.ndim - 1)),
+        }
+        dx_dot = layer.input_gradient(dz_dot, kernel, x.shape) + layer.input_gradient(dz, kernel_dot, x.shape)
     return derivative, dx_dot
