@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.errors import ConfigError, check_choice, check_count, check_number
+from workbench.errors import ConfigError, check_choice, check_count, check_flag, check_kind, check_number, shown
 
 __all__ = ["DEFENCES", "ClientConfig", "DefenceConfig"]
 
@@ -18,8 +18,9 @@ class DefenceConfig:
     Attributes:
         name: ``none``; ``gaussian`` or ``laplacian`` noise on each example's gradient; ``pruning`` of its entries; or
             ``dp_sgd``, which clips each example's gradient and adds Gaussian noise to the sum of the batch.
-        strength: the standard deviation (gaussian), the scale b (laplacian), the probability that an entry is set to zero
-            (pruning), or the noise multiplier: noise of standard deviation strength * clip_norm on the sum (dp_sgd).
+        strength: the standard deviation (gaussian), the scale b (laplacian), the probability that an entry is set to
+            zero (pruning), or the noise multiplier (dp_sgd): the noise on the sum has standard deviation
+            strength * clip_norm.
         clip_norm: the largest norm of one example's gradient, over all layers together (dp_sgd only).
         independent: new draws in every step, as a real client makes them. False repeats those of the first epoch in
             every epoch, as the paper's experiments did.
@@ -38,10 +39,9 @@ class DefenceConfig:
             object.__setattr__(self, "clip_norm", check_number("defence.clip_norm", self.clip_norm, above=0))
         elif self.clip_norm is not None:
             raise ConfigError(
-                f"defence.clip_norm = {self.clip_norm!r} belongs to 'dp_sgd'; leave it out for {self.name!r}."
+                f"defence.clip_norm = {shown(self.clip_norm)} belongs to 'dp_sgd'; leave it out for {self.name!r}."
             )
-        if not isinstance(self.independent, bool):
-            raise ConfigError(f"defence.independent = {self.independent!r} must be True or False.")
+        check_flag("defence.independent", self.independent)
         if self.name == "none" and self.strength:
             raise ConfigError(
                 f"defence.strength = {self.strength!r} needs a defence; name one of: {', '.join(DEFENCES[1:])}."
@@ -73,10 +73,8 @@ class ClientConfig:
         object.__setattr__(self, "epochs", check_count("epochs", self.epochs))
         object.__setattr__(self, "batch_size", check_count("batch_size", self.batch_size))
         object.__setattr__(self, "learning_rate", check_number("learning_rate", self.learning_rate, above=0))
-        if not isinstance(self.same_batches, bool):
-            raise ConfigError(f"same_batches = {self.same_batches!r} must be True or False.")
-        if not isinstance(self.defence, DefenceConfig):
-            raise ConfigError(f"defence = {self.defence!r} must be a DefenceConfig.")
+        check_flag("same_batches", self.same_batches)
+        check_kind("defence", self.defence, DefenceConfig)
 
     def batches_per_epoch(self, num_images: int) -> int:
         """B, counting a ragged last batch."""

@@ -6,6 +6,9 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
 
 __all__ = [
     "CheckpointError",
@@ -14,8 +17,17 @@ __all__ = [
     "WorkbenchError",
     "check_choice",
     "check_count",
+    "check_flag",
+    "check_kind",
     "check_number",
+    "shown",
 ]
+
+
+Kind = TypeVar("Kind")
+
+# Everything is computed in single precision: beyond these a number would silently become 0 or infinite.
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 class WorkbenchError(Exception):
@@ -34,6 +46,36 @@ class CheckpointError(WorkbenchError, ValueError):
     """A saved file that cannot be trusted or read."""
 
 
+def shown(value: object) -> str:
+    """A value as an error message shows it: on one line and not too long.
+
+    >>> shown(list(range(1000)))
+    '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, ...'
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:76]} ..."
+
+
+def check_kind(field: str, value: object, kind: type[Kind]) -> Kind:
+    """Return ``value`` if it is a ``kind``.
+
+    >>> check_kind("config", 5, dict)
+    Traceback (most recent call last):
+    ...
+    workbench.errors.ConfigError: config = 5 must be a dict.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(f"{field} = {shown(value)} must be a {kind.__name__}.")
+    return value
+
+
+def check_flag(field: str, value: object) -> bool:
+    """Return ``value`` if it is True or False; 1 and "yes" are more likely a mistake."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{field} = {shown(value)} must be True or False.")
+    return value
+
+
 def check_choice(field: str, value: object, choices: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``choices``; otherwise name the nearest one.
 
@@ -48,7 +90,7 @@ Choose one of: gaussian, laplacian.
         return value
     near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"{field} = {value!r} is unknown; {hint}Choose one of: {', '.join(known)}.")
+    raise ConfigError(f"{field} = {shown(value)} is unknown; {hint}Choose one of: {', '.join(known)}.")
 
 
 def check_count(field: str, value: object, *, minimum: int = 1, maximum: int | None = None) -> int:
@@ -60,7 +102,7 @@ def check_count(field: str, value: object, *, minimum: int = 1, maximum: int | N
     workbench.errors.ConfigError: epochs = 0 must be a whole number of at least 1.
     """
     bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
-    wrong = ConfigError(f"{field} = {value!r} must be a whole number {bounds}.")
+    wrong = ConfigError(f"{field} = {shown(value)} must be a whole number {bounds}.")
     if isinstance(value, bool):
         raise wrong
     try:
@@ -94,8 +136,9 @@ def check_number(
         bounds.append(f"at least {minimum:g}")
     if maximum < math.inf:
         bounds.append(f"at most {maximum:g}")
-    wrong = ConfigError(f"{field} = {value!r} must be a finite number{' ' * bool(bounds)}{' and '.join(bounds)}.")
-    if isinstance(value, bool | str | bytes):
+    wrong = ConfigError(f"{field} = {shown(value)} must be a finite number{' ' * bool(bounds)}{' and '.join(bounds)}.")
+    # A truth value, a text or an array with one entry would convert, but was not meant.
+    if isinstance(value, bool | np.bool | str | bytes) or getattr(value, "shape", ()) != ():
         raise wrong
     try:
         number = float(value)  # type: ignore[arg-type]
@@ -103,4 +146,6 @@ def check_number(
         raise wrong from None
     if not math.isfinite(number) or number < minimum or number > maximum or number <= above:
         raise wrong
+    if number and not SMALLEST <= abs(number) <= LARGEST:
+        raise ConfigError(f"{field} = {shown(value)} is too {'small' if abs(number) < 1 else 'large'} for float32.")
     return number

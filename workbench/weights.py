@@ -4,49 +4,64 @@ from __future__ import annotations
 
 import os
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from workbench.chain import Weights
-from workbench.errors import DataError
-from workbench.models import Model
+from workbench.data.files import existing_path, reading
+from workbench.errors import DataError, check_kind, shown
+from workbench.models import Model, check_weights
 
-__all__ = ["load_weights", "save_weights", "write_atomically"]
+__all__ = ["load_weights", "make_folder", "save_weights", "write_atomically"]
+
+RIGHT = "a .safetensors or .npz file with floating-point arrays named 'layer/array', e.g. 'Conv_0/kernel'"
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, made where it does not exist."""
+    try:
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, TypeError, ValueError) as error:
+        raise DataError(f"{shown(path)} cannot be used as a folder: {_reason(error)}.") from None
+    return folder
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write beside, sync, then replace: a reader finds the old file or the new one, never a part."""
-    target = Path(path)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(path)
+    except TypeError:
+        raise DataError(f"path = {shown(path)} must be a path to write to.") from None
+    make_folder(target.parent)
+    beside = None
+    try:
         handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise DataError(f"cannot write {target}: {error.strerror or error}.") from None
-    try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         Path(beside).chmod(0o644)
         os.replace(beside, target)  # noqa: PTH105 - os.replace is the documented atomic call
-    except OSError as error:
-        raise DataError(f"cannot write {target}: {error.strerror or error}.") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{target} cannot be written: {_reason(error)}.") from None
     finally:
-        Path(beside).unlink(missing_ok=True)
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def save_weights(path: str | os.PathLike[str], weights: Weights) -> None:
     """Save the weights as safetensors, named ``layer/array``."""
-    flat = {f"{layer}/{name}": np.asarray(array) for layer, arrays in weights.items() for name, array in arrays.items()}
-    if not flat:
-        raise DataError("weights = {} holds no arrays to save.")
+    checked = check_weights(weights)
+    flat = {f"{layer}/{name}": np.asarray(array) for layer, arrays in checked.items() for name, array in arrays.items()}
     write_atomically(path, save(flat))
 
 
@@ -57,34 +72,20 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
         path: a ``.safetensors`` or ``.npz`` file.
         model: where given, the weights must be this network's.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise DataError(f"weights file {file} does not exist.")
-    weights: Weights = {}
-    for name, array in (_read_npz(file) if file.suffix == ".npz" else _read_safetensors(file)).items():
-        layer, slash, leaf = name.rpartition("/")
-        if not slash or not layer or not leaf:
-            raise DataError(
-                f"{file} holds an array named {name!r}; weights are named 'layer/array', e.g. 'Conv_0/kernel'."
-            )
-        if not np.issubdtype(array.dtype, np.floating):
-            raise DataError(f"{file}: {name} has dtype {array.dtype}; weights must be floating-point numbers.")
-        weights.setdefault(layer, {})[leaf] = jnp.asarray(array, jnp.float32)
-    if not weights:
-        raise DataError(f"{file} holds no arrays.")
-    return weights if model is None else model.check_weights(weights, field=str(file))
-
-
-def _read_safetensors(file: Path) -> dict[str, NDArray[Any]]:
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file} is not a whole safetensors file: {error}.") from None
+    file = existing_path(path, RIGHT)
+    with reading(file, RIGHT):
+        arrays = _read_npz(file) if file.suffix == ".npz" else load(file.read_bytes())
+    weights: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        layer, _, leaf = name.rpartition("/")
+        if not layer or not leaf:
+            raise DataError(f"{file} holds an array named {name!r}; right is {RIGHT}.")
+        weights.setdefault(layer, {})[leaf] = array
+    if model is None:
+        return check_weights(weights, field=str(file))
+    return check_kind("model", model, Model).check_weights(weights, field=str(file))
 
 
 def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} is not a whole .npz file of plain arrays: {error}.") from None
+    with np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +16,27 @@ from numpy.typing import NDArray
 from workbench.chain import Weights
 from workbench.config import ClientConfig, DefenceConfig
 from workbench.data.dataset import ClientData
-from workbench.errors import ConfigError, DataError, check_count
-from workbench.federated.defences import defended_gradient
+from workbench.errors import ConfigError, DataError, check_count, check_kind, shown
+from workbench.federated.defences import defended_gradient, step_keys
 from workbench.federated.observation import Observation
-from workbench.models import Model
-from workbench.randomness import named_key
+from workbench.models import Model, check_shapes, shapes_of
+from workbench.randomness import named_generator, named_key
 from workbench.training import Batches, sgd
 
-__all__ = ["ClientSecrets", "aggregate", "batch_order", "client_update", "client_update_with_secrets"]
+__all__ = [
+    "ClientSecrets",
+    "aggregate",
+    "batch_order",
+    "batch_share",
+    "check_training",
+    "client_update",
+    "client_update_with_secrets",
+    "in_batches",
+    "mean_weights",
+]
+
+# An order of more images would not fit into memory, and the training would take days.
+MOST_VISITS = 10**8
 
 
 class ClientSecrets(NamedTuple):
@@ -38,23 +52,21 @@ class ClientSecrets(NamedTuple):
 
 def batch_order(num_images: int, epochs: int, seed: int, *, same_batches: bool = False) -> NDArray[np.int32]:
     """[E, N]: each epoch's random order of the images, every image exactly once."""
-    rng = np.random.default_rng([seed, 0])
-    first = rng.permutation(num_images)
-    orders = [first] + [first if same_batches else rng.permutation(num_images) for _ in range(epochs - 1)]
-    return np.stack(orders).astype(np.int32)
+    rng = named_generator(seed, "client/batches")
+    images = np.tile(np.arange(num_images, dtype=np.int32), (1 if same_batches else epochs, 1))
+    return np.broadcast_to(rng.permuted(images, axis=1), (epochs, num_images))
 
 
-def in_batches(values: Array, batch_size: int) -> Array:
-    """[E, N, ...] to [E * B, M, ...], the last batch of each epoch padded with zeros where N is not a multiple of M."""
-    epochs, num_images = values.shape[:2]
-    num_batches = -(-num_images // batch_size)
-    padding = [(0, 0), (0, num_batches * batch_size - num_images)] + [(0, 0)] * (values.ndim - 2)
-    return jnp.pad(values, padding).reshape(epochs * num_batches, batch_size, *values.shape[2:])
+def in_batches(values: NDArray[np.int32], batch_size: int) -> NDArray[np.int32]:
+    """[E, N] to [E, B, M], the last batch of each epoch padded with zeros where N is not a multiple of M."""
+    epochs, num_images = values.shape
+    missing = -num_images % batch_size
+    return np.pad(values, [(0, 0), (0, missing)]).reshape(epochs, -1, batch_size)
 
 
-def batch_share(num_images: int, batch_size: int, epochs: int) -> Array:
-    """[E * B, M]: 1 / (size of the batch) for every image, 0 for padding."""
-    present = in_batches(jnp.ones((epochs, num_images)), batch_size)
+def batch_share(num_images: int, batch_size: int) -> NDArray[np.float32]:
+    """[B, M]: 1 / (size of the batch) for every image, 0 for padding."""
+    present = in_batches(np.ones((1, num_images), np.int32), batch_size)[0].astype(np.float32)
     return present / present.sum(1, keepdims=True)
 
 
@@ -70,17 +82,48 @@ def _train(
     rate: Array,
     keys: Array,
 ) -> Weights:
-    """Train on the given order [S, M] of the images."""
-    batches = Batches(inputs[order], labels[order], share)
-    if defence.name == "none":
-        return sgd(model, weights, batches, rate)
+    """Train on the images in the given order.
+
+    Args:
+        inputs: [N, H, W, C] normalised.
+        labels: [N].
+        order: [E, B, M].
+        share: [B, M].
+        rate: the step size.
+        keys: [E, B] of the defence's draws.
+    """
 
     def step(weights: Weights, xs: tuple[Batches, Array]) -> tuple[Weights, None]:
         batch, key = xs
         gradient = defended_gradient(model, defence, weights, *batch, key)
         return jax.tree.map(lambda w, g: w - rate * g, weights, gradient), None
 
-    return lax.scan(step, weights, (batches, keys))[0]
+    # One epoch after the other, so that no more than one epoch's images are laid out in batches.
+    def epoch(weights: Weights, xs: tuple[Array, Array]) -> tuple[Weights, None]:
+        order, keys = xs
+        batches = Batches(inputs[order], labels[order], share)
+        if defence.name == "none":
+            return sgd(model, weights, batches, rate), None
+        return lax.scan(step, weights, (batches, keys))[0], None
+
+    return lax.scan(epoch, weights, (order, keys))[0]
+
+
+def check_training(model: Model, client: ClientData, config: ClientConfig, field: str = "client") -> None:
+    """The network, the client's images and the settings must fit each other."""
+    check_kind("model", model, Model)
+    check_kind(field, client, ClientData)
+    check_kind("config", config, ClientConfig)
+    if client.image_shape != model.image_shape:
+        raise DataError(f"{field} has images of {client.image_shape}; {model.name} takes {model.image_shape}.")
+    if client.num_classes > model.num_classes:
+        raise DataError(f"{field} has {client.num_classes} classes; {model.name} has only {model.num_classes} outputs.")
+    config.batches_per_epoch(client.num_images)
+    if config.epochs * client.num_images > MOST_VISITS:
+        raise ConfigError(
+            f"epochs = {config.epochs} of {client.num_images} images is too long a training; "
+            f"epochs * num_images must be at most {MOST_VISITS}."
+        )
 
 
 def client_update_with_secrets(
@@ -89,21 +132,15 @@ def client_update_with_secrets(
     """As `client_update`, with the client's batch order beside it: for teaching and for the label-order experiment."""
     config = ClientConfig() if config is None else config
     seed = check_count("seed", seed, minimum=0)
-    _check_kinds(model, client, config)
-    if client.image_shape != model.image_shape:
-        raise DataError(f"the client's images are {client.image_shape} but {model.name} takes {model.image_shape}.")
-    if client.num_classes > model.num_classes:
-        raise DataError(
-            f"the client has {client.num_classes} classes but {model.name} only {model.num_classes} outputs."
-        )
+    check_training(model, client, config)
     weights = model.check_weights(weights)
-    num_batches = config.batches_per_epoch(client.num_images)
 
     order = batch_order(client.num_images, config.epochs, seed, same_batches=config.same_batches)
-    positions = np.arange(config.epochs * num_batches)
-    key = named_key(seed, "client/defence")
-    keys = jax.vmap(partial(jax.random.fold_in, key))(
-        positions if config.defence.independent else positions % num_batches
+    keys = step_keys(
+        named_key(seed, "client/defence"),
+        config.epochs,
+        config.batches_per_epoch(client.num_images),
+        independent=config.defence.independent,
     )
     final = _train(
         model,
@@ -111,11 +148,16 @@ def client_update_with_secrets(
         weights,
         jnp.asarray(client.inputs),
         jnp.asarray(client.labels),
-        in_batches(jnp.asarray(order), config.batch_size),
-        batch_share(client.num_images, config.batch_size, config.epochs),
+        jnp.asarray(in_batches(order, config.batch_size)),
+        jnp.asarray(batch_share(client.num_images, config.batch_size)),
         jnp.float32(config.learning_rate),
         keys,
     )
+    if not all(np.isfinite(array).all() for array in jax.tree.leaves(final)):
+        raise ConfigError(
+            f"learning_rate = {config.learning_rate} with defence = {config.defence} made the local training diverge; "
+            "use a smaller rate or a weaker defence."
+        )
     observation = Observation(
         server_weights=weights,
         client_weights=final,
@@ -145,36 +187,30 @@ def client_update(
     return client_update_with_secrets(model, weights, client, config, seed)[0]
 
 
+def mean_weights(weights: Sequence[Weights]) -> Weights:
+    """The mean of several weights of one network, each counting the same."""
+    return jax.tree.map(lambda *arrays: sum(arrays) / len(arrays), *weights)
+
+
 def aggregate(observations: Sequence[Observation]) -> Observation:
     """The mean of several clients' updates, as secure aggregation would reveal it."""
-    observations = list(observations)
-    if not observations or not all(isinstance(o, Observation) for o in observations):
-        raise ConfigError("observations must be a non-empty sequence of Observation.")
-    first = observations[0]
+    if not isinstance(observations, Sequence) or not observations:
+        raise ConfigError(f"observations = {shown(observations)} must be a non-empty list of Observation.")
+    first = check_kind("observations[0]", observations[0], Observation)
     known = ("image_shape", "num_classes", "normalization", "num_images", "epochs", "batch_size", "learning_rate")
     for index, other in enumerate(observations):
-        for name in known:
-            if getattr(other, name) != getattr(first, name):
-                raise ConfigError(
-                    f"observations[{index}].{name} = {getattr(other, name)!r} must equal that of the first, "
-                    f"{getattr(first, name)!r}."
-                )
+        field = f"observations[{index}]"
+        check_kind(field, other, Observation)
         if other.num_clients != 1:
-            raise ConfigError(f"observations[{index}] is an aggregate already; give single clients' updates.")
-        same = jax.tree.map(np.array_equal, other.server_weights, first.server_weights)
-        if not all(jax.tree.leaves(same)):
             raise ConfigError(
-                f"observations[{index}].server_weights must equal those of the first: one round, one server."
+                f"{field}.num_clients = {other.num_clients} must be 1: aggregate single clients' updates."
             )
-    mean = jax.tree.map(lambda *w: sum(w) / len(w), *(o.client_weights for o in observations))
-    return Observation(first.server_weights, mean, *(getattr(first, name) for name in known), len(observations))
-
-
-def _check_kinds(model: Any, client: Any, config: Any) -> None:
-    for name, value, kind in (
-        ("model", model, Model),
-        ("client", client, ClientData),
-        ("config", config, ClientConfig),
-    ):
-        if not isinstance(value, kind):
-            raise ConfigError(f"{name} = {value!r:.80} must be a {kind.__name__}.")
+        for name in known:
+            here, there = getattr(other, name), getattr(first, name)
+            if here != there:
+                raise ConfigError(f"{field}.{name} = {here!r} must be that of the first, {there!r}.")
+        check_shapes(other.server_weights, f"{field}.server_weights", shapes_of(first.server_weights), "the first")
+        if not all(jax.tree.leaves(jax.tree.map(np.array_equal, other.server_weights, first.server_weights))):
+            raise ConfigError(f"{field}.server_weights must be those of the first: one round, one server.")
+    mean = mean_weights([observation.client_weights for observation in observations])
+    return replace(first, client_weights=mean, num_clients=len(observations))

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
 from workbench.chain import Weights
 from workbench.config import DefenceConfig
 from workbench.models import Model
+from workbench.randomness import laplacian, normal, signed_uniform
 from workbench.training import batch_gradient
 
-__all__ = ["defended_gradient", "gaussian_noise", "kept_entries", "laplacian_noise"]
+__all__ = ["clipped", "defended_gradient", "draw_like", "example_keys", "is_kept", "step_keys"]
+
+
+def step_keys(key: Array, epochs: int, num_batches: int, *, independent: bool) -> Array:
+    """[E, B] the key of every local step's draws; not independent: those of the first epoch in every epoch."""
+    keys = jax.random.split(key, (epochs if independent else 1, num_batches))
+    return jnp.broadcast_to(keys, (epochs, num_batches))
+
+
+def example_keys(key: Array, batch_size: int) -> Array:
+    """[M] the key of every example's draws in one local step."""
+    return jax.random.split(key, batch_size)
+
+
+def draw_like(weights: Weights, key: Array, draw: Callable[[Array, tuple[int, ...]], Array]) -> Weights:
+    """Random arrays of the shapes of the weights' arrays, each from ``draw(its own key, shape)``."""
+    leaves, structure = jax.tree.flatten(weights)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [draw(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
+
+
+def is_kept(probability: float, key: Array, shape: tuple[int, ...]) -> Array:
+    """Which entries survive pruning: each is dropped with the given probability."""
+    return signed_uniform(key, shape) > np.float32(2 * probability - 1)
+
+
+def clipped(gradient: Weights, clip_norm: float) -> Weights:
+    """One example's gradient, made shorter where its norm over all layers together is above ``clip_norm``."""
+    norm = jnp.sqrt(sum((jnp.vdot(g, g) for g in jax.tree.leaves(gradient)), start=jnp.float32(0)))
+    scale = clip_norm / jnp.maximum(norm, clip_norm)
+    return jax.tree.map(lambda g: g * scale, gradient)
 
 
 def defended_gradient(
@@ -25,74 +60,46 @@ def defended_gradient(
         share: [M] each image's part in the batch: 1 / size for images, 0 for padding.
         key: of this step's random draws.
     """
-    if defence.name in ("none", "gaussian", "laplacian"):
+
+    def gradient_of(image: Array, label: Array) -> Weights:
+        return batch_gradient(model, weights, image[None], label[None], jnp.ones(1))
+
+    def with_noise(gradient: Weights, noise: Weights, scale: float | Array) -> Weights:
+        return jax.tree.map(lambda g, n: g + scale * n, gradient, noise)
+
+    if defence.name == "gaussian":
+        # Without clipping, the mean of one draw per example is a single draw of a smaller standard deviation.
         gradient = batch_gradient(model, weights, images, labels, share)
-        if defence.name == "gaussian":
-            noise = gaussian_noise(key, weights, share)
-        elif defence.name == "laplacian":
-            noise = laplacian_noise(key, weights, share)
-        else:
-            return gradient
-        return jax.tree.map(lambda g, n: g + defence.strength * n, gradient, noise)
+        return with_noise(gradient, draw_like(weights, key, normal), defence.strength * jnp.sqrt((share**2).sum()))
 
-    def of_example(image: Array, label: Array, key: Array) -> Weights:
-        gradient = batch_gradient(model, weights, image[None], label[None], jnp.ones(1))
-        if defence.name == "pruning":
-            kept = kept_entries(key, weights, defence.strength)
-            return jax.tree.map(lambda g, k: jnp.where(k, g, jnp.zeros_like(g)), gradient, kept)
-        norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient)))
-        scale = jnp.minimum(1.0, (defence.clip_norm or jnp.inf) / norm)
-        return jax.tree.map(lambda g: g * scale, gradient)
+    if defence.name == "laplacian":
+        gradient = batch_gradient(model, weights, images, labels, share)
+        noise = _batch_mean(weights, lambda k: draw_like(weights, k, laplacian), share, example_keys(key, len(share)))
+        return with_noise(gradient, noise, defence.strength)
 
-    keys = jax.random.split(key, len(images))
+    if defence.name == "pruning":
 
-    def add_example(total: Weights, example: tuple[Array, Array, Array, Array]) -> tuple[Weights, None]:
-        image, label, part, key = example
-        return jax.tree.map(lambda t, g: t + part * g, total, of_example(image, label, key)), None
+        def pruned(image: Array, label: Array, key: Array) -> Weights:
+            kept = draw_like(weights, key, partial(is_kept, defence.strength))
+            return jax.tree.map(lambda g, k: jnp.where(k, g, jnp.zeros_like(g)), gradient_of(image, label), kept)
 
-    zero = jax.tree.map(jnp.zeros_like, weights)
-    gradient, _ = jax.lax.scan(add_example, zero, (images, labels, share, keys))
+        return _batch_mean(weights, pruned, share, images, labels, example_keys(key, len(share)))
+
     if defence.name == "dp_sgd":
-        # On the sum over the batch the noise is strength * clip_norm; the gradient is the mean.
-        scale = defence.strength * (defence.clip_norm or 0.0) * share.max()
-        gradient = jax.tree.map(lambda g, n: g + scale * n, gradient, _normal(jax.random.fold_in(key, 1), weights))
-    return gradient
+        assert defence.clip_norm is not None
+        bound = defence.clip_norm
+        gradient = _batch_mean(weights, lambda x, y: clipped(gradient_of(x, y), bound), share, images, labels)
+        # The noise belongs to the sum over the batch, the gradient is the mean.
+        return with_noise(gradient, draw_like(weights, key, normal), defence.strength * bound * share.max())
+
+    return batch_gradient(model, weights, images, labels, share)
 
 
-def _normal(key: Array, weights: Weights) -> Weights:
-    leaves, tree = jax.tree.flatten(weights)
-    keys = jax.random.split(key, len(leaves))
-    return tree.unflatten(jax.random.normal(k, w.shape, w.dtype) for k, w in zip(keys, leaves, strict=True))
+def _batch_mean(like: Weights, of_example: Callable[..., Weights], share: Array, *examples: Array) -> Weights:
+    """The mean of ``of_example`` over the batch, one example at a time: all at once would take M gradients' memory."""
 
+    def add_example(total: Weights, example: tuple[Array, ...]) -> tuple[Weights, None]:
+        part, *arrays = example
+        return jax.tree.map(lambda t, g: t + part * g, total, of_example(*arrays)), None
 
-def gaussian_noise(key: Array, weights: Weights, share: Array) -> Weights:
-    """The batch mean of one standard normal draw per example.
-
-    The mean of m independent draws is one draw of standard deviation 1 / sqrt(m): far cheaper, the same distribution.
-    """
-    scale = jnp.sqrt((share**2).sum())
-    return jax.tree.map(lambda n: scale * n, _normal(key, weights))
-
-
-def laplacian_noise(key: Array, weights: Weights, share: Array) -> Weights:
-    """The batch mean of one Laplacian draw of scale 1 per example."""
-    leaves, tree = jax.tree.flatten(weights)
-
-    def add_example(total: list[Array], example: tuple[Array, Array]) -> tuple[list[Array], None]:
-        part, key = example
-        keys = jax.random.split(key, len(leaves))
-        draws = (jax.random.laplace(k, w.shape, w.dtype) for k, w in zip(keys, leaves, strict=True))
-        return [t + part * n for t, n in zip(total, draws, strict=True)], None
-
-    zero = [jnp.zeros_like(w) for w in leaves]
-    total, _ = jax.lax.scan(add_example, zero, (share, jax.random.split(key, len(share))))
-    return tree.unflatten(total)
-
-
-def kept_entries(key: Array, weights: Weights, probability: float) -> Weights:
-    """Which entries of one example's gradient survive pruning: each is dropped with the given probability."""
-    leaves, tree = jax.tree.flatten(weights)
-    keys = jax.random.split(key, len(leaves))
-    return tree.unflatten(
-        jax.random.bernoulli(k, 1.0 - probability, w.shape) for k, w in zip(keys, leaves, strict=True)
-    )
+    return lax.scan(add_example, jax.tree.map(jnp.zeros_like, like), (share, *examples))[0]

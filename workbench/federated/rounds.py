@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
-from tqdm.auto import tqdm
 
 from workbench.chain import Weights
 from workbench.config import ClientConfig
-from workbench.data.dataset import ClientData
-from workbench.errors import ConfigError, check_count
-from workbench.federated.client import client_update
+from workbench.data.dataset import ClientData, check_labels
+from workbench.errors import ConfigError, DataError, check_count, check_flag, check_kind, check_number, shown
+from workbench.federated.client import check_training, client_update, mean_weights
 from workbench.models import Model
-from workbench.weights import save_weights
+from workbench.randomness import named_generator
+from workbench.weights import make_folder, save_weights
 
 __all__ = ["Round", "accuracy", "server_rounds"]
 
@@ -40,20 +39,38 @@ def _num_correct(model: Model, weights: Weights, inputs: Array, labels: Array) -
 
 
 def accuracy(model: Model, weights: Weights, inputs: ArrayLike, labels: ArrayLike, batch_size: int = 500) -> float:
-    """The part of the normalised images [n, H, W, C] that the network gives the right class."""
-    inputs, labels = np.asarray(inputs, np.float32), np.asarray(labels, np.int32)
-    if not len(inputs) or len(inputs) != len(labels):
-        raise ConfigError(
-            f"accuracy needs as many labels as images and at least one, not {len(labels)} and {len(inputs)}."
-        )
+    """The part of the normalised images [n, H, W, C] that the network gives the right class.
+
+    Args:
+        labels: [n] classes.
+        batch_size: how many images go through the network at once.
+    """
+    check_kind("model", model, Model)
+    weights = model.check_weights(weights)
+    batch_size = check_count("batch_size", batch_size)
+    images = _check_inputs(inputs, model)
+    classes = check_labels(labels, len(images), model.num_classes)
+    batch_size = min(batch_size, len(images))
     correct = 0
-    for start in range(0, len(inputs), batch_size):
-        x, y = inputs[start : start + batch_size], labels[start : start + batch_size]
-        padding = [(0, batch_size - len(x))]
+    for start in range(0, len(images), batch_size):
+        x, y = images[start : start + batch_size], classes[start : start + batch_size]
+        padding = (0, batch_size - len(x))
         # One shape for all batches, one compilation; padded labels match no class.
-        x, y = np.pad(x, padding + [(0, 0)] * 3), np.pad(y, padding, constant_values=-1)
+        x, y = np.pad(x, [padding, (0, 0), (0, 0), (0, 0)]), np.pad(y, padding, constant_values=-1)
         correct += int(_num_correct(model, weights, jnp.asarray(x), jnp.asarray(y)))
-    return correct / len(inputs)
+    return correct / len(images)
+
+
+def _check_inputs(inputs: ArrayLike, model: Model) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    try:
+        images = np.asarray(inputs, np.float32)
+    except (TypeError, ValueError):
+        raise DataError(f"inputs = {shown(inputs)} must be an array [n, H, W, C] of normalised images.") from None
+    if images.ndim != 4 or images.shape[1:] != model.image_shape or not len(images):
+        raise DataError(f"inputs have shape {images.shape}; {model.name} takes at least one of {model.image_shape}.")
+    if not np.isfinite(images).all():
+        raise DataError("inputs contain NaN or infinite values; all must be finite.")
+    return images
 
 
 def server_rounds(
@@ -71,7 +88,7 @@ def server_rounds(
     save_to: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> tuple[Weights, list[Round]]:
-    """Federated averaging over a number of rounds.
+    """Federated averaging over a number of rounds; every chosen client counts the same.
 
     Args:
         model: the network.
@@ -80,7 +97,7 @@ def server_rounds(
         config: how each client trains.
         rounds: how many communication rounds.
         clients_per_round: how many clients each round chooses at random.
-        seed: of the choices and of the clients' batch orders.
+        seed: of the choices, the clients' batch orders and their defences' draws.
         evaluate: weights to accuracy in [0, 1], for instance a partial `accuracy`.
         evaluate_every: rounds between two evaluations; the last round is always evaluated.
         save_every: rounds between two saved files ``weights_after_round_<number>.safetensors``.
@@ -90,34 +107,45 @@ def server_rounds(
     Returns:
         The final weights and a record of every round.
     """
+    # In a notebook the progress bar brings widgets, which importing the workbench must not.
+    from tqdm.auto import tqdm
+
     config = ClientConfig() if config is None else config
     rounds = check_count("rounds", rounds)
-    clients_per_round = check_count("clients_per_round", clients_per_round, maximum=max(len(clients), 1))
     evaluate_every = check_count("evaluate_every", evaluate_every)
-    if not clients:
-        raise ConfigError("clients = [] must hold at least one client.")
+    rng = named_generator(check_count("seed", seed, minimum=0), "server/rounds")
+    check_flag("progress", progress)
+    if not isinstance(clients, Sequence) or not clients:
+        raise ConfigError(f"clients = {shown(clients)} must be a non-empty list of ClientData.")
+    for index, client in enumerate(clients):
+        check_training(model, client, config, f"clients[{index}]")
+    clients_per_round = check_count("clients_per_round", clients_per_round, maximum=len(clients))
+    if evaluate is not None and not callable(evaluate):
+        raise ConfigError(f"evaluate = {shown(evaluate)} must be a function of the weights.")
     if (save_every is None) != (save_to is None):
-        raise ConfigError("save_every and save_to belong together: give both or neither.")
-    if save_every is not None:
-        check_count("save_every", save_every)
-    rng = np.random.default_rng([check_count("seed", seed, minimum=0), 1])
+        raise ConfigError(f"save_every = {save_every} and save_to = {save_to} belong together: give both or neither.")
     weights = model.check_weights(weights)
+    folder = None
+    if save_every is not None and save_to is not None:
+        save_every = check_count("save_every", save_every)
+        folder = make_folder(save_to)
 
     history: list[Round] = []
-    bar: Any = tqdm(range(1, rounds + 1), desc="rounds", unit="round", disable=not progress)
-    for number in bar:
-        chosen = rng.choice(len(clients), clients_per_round, replace=False)
-        seeds = rng.integers(2**31, size=clients_per_round)
-        updates = [
-            client_update(model, weights, clients[c], config, int(s)).client_weights
-            for c, s in zip(chosen, seeds, strict=True)
-        ]
-        weights = jax.tree.map(lambda *w: sum(w) / len(w), *updates)
-        measured = None
-        if evaluate is not None and (number % evaluate_every == 0 or number == rounds):
-            measured = float(evaluate(weights))
-            bar.set_postfix(accuracy=f"{measured:.3f}")
-        if save_every is not None and save_to is not None and number % save_every == 0:
-            save_weights(Path(save_to) / f"weights_after_round_{number}.safetensors", weights)
-        history.append(Round(number, tuple(int(c) for c in chosen), measured))
+    with tqdm(range(1, rounds + 1), desc="rounds", unit="round", disable=not progress) as bar:
+        for number in bar:
+            chosen = rng.choice(len(clients), clients_per_round, replace=False).tolist()
+            seeds = rng.integers(2**31, size=clients_per_round).tolist()
+            weights = mean_weights(
+                [
+                    client_update(model, weights, clients[index], config, client_seed).client_weights
+                    for index, client_seed in zip(chosen, seeds, strict=True)
+                ]
+            )
+            measured = None
+            if evaluate is not None and (number % evaluate_every == 0 or number == rounds):
+                measured = check_number("evaluate(weights)", evaluate(weights), minimum=0, maximum=1)
+                bar.set_postfix(accuracy=f"{measured:.3f}")
+            if folder is not None and save_every is not None and number % save_every == 0:
+                save_weights(folder / f"weights_after_round_{number}.safetensors", weights)
+            history.append(Round(number, tuple(chosen), measured))
     return weights, history
