@@ -1,9 +1,9 @@
 """Updates of large dense layers that are written down first and carried out later.
 
-A batch of M images changes a dense layer's kernel [i, o] by a product of M rows, ``x.T @ dz``. Carrying that out in every
-local step moves the whole kernel through memory each time, and differentiating through the steps needs every version of
-it. Instead, a block of steps keeps the rows, and the kernel stands as ``base - left.T @ right``; its products with
-vectors need only a few more rows. The result is the same sum in another order.
+A batch of M images changes a dense layer's kernel [i, o] by a product of M rows, ``x.T @ dz``. Carrying that out in
+every local step moves the whole kernel through memory each time, and differentiating through the steps needs every
+version of it. Instead, a block of steps keeps the rows, and the kernel stands as ``base - left.T @ right``; its products
+with vectors need only a few more rows. The result is the same sum in another order.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from workbench.chain import Weights
 from workbench.delayed import DelayedKernel, append, delay, rows_before, settle
 from workbench.models import Model
 
-__all__ = ["Batches", "batch_gradient", "batch_loss", "sgd"]
+__all__ = ["Batches", "batch_gradient", "batch_loss", "batch_share", "in_batches", "sgd"]
 
 Layers = tuple[chain.Layer, ...]
 
-# A block collects about this many rows of delayed updates, and only kernels with both sides at least this large are worth
-# delaying: measured on the FEMNIST network at batch sizes 1 and 5.
+# A block collects about this many rows of delayed updates, and only kernels with both sides at least this large are
+# worth delaying: measured on the FEMNIST network at batch sizes 1 and 5.
 _BLOCK_ROWS = 50
 _MIN_DELAYED = 64
 
@@ -40,6 +40,20 @@ class Batches(NamedTuple):
     images: Array
     labels: Array
     share: Array
+
+
+def in_batches(values: Array, batch_size: int) -> Array:
+    """[E, N, ...] to [E * B, M, ...], the last batch of each epoch padded with zeros where N is not a multiple of M."""
+    num_epochs, num_images = values.shape[:2]
+    fill = -num_images % batch_size
+    padded = jnp.pad(values, [(0, 0), (0, fill)] + [(0, 0)] * (values.ndim - 2)) if fill else values
+    return padded.reshape(num_epochs * (num_images + fill) // batch_size, batch_size, *values.shape[2:])
+
+
+def batch_share(num_epochs: int, num_images: int, batch_size: int) -> Array:
+    """[E * B, M]: 1 / (size of the batch) for every image, 0 for padding."""
+    present = in_batches(jnp.ones((num_epochs, num_images)), batch_size)
+    return present / present.sum(1, keepdims=True)
 
 
 def batch_loss(model: Model, weights: Weights, images: Array, labels: Array, share: Array) -> Array:

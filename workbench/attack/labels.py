@@ -1,0 +1,146 @@
+"""Label counts from the two sets of weights alone (the paper's Section 4.5).
+
+The gradient of the last layer tells which classes a client has: summed over the local steps, class k's part is the
+difference between how often the network expected k and how often k was there. What the network expected is not known,
+because the client's images are not; every method here estimates it from random inputs, and differs in where.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.chain import Weights
+from workbench.config import LABEL_METHODS
+from workbench.errors import ConfigError, DataError, check_choice, check_count
+from workbench.federated.observation import Observation
+from workbench.models import Model
+from workbench.randomness import named_key
+
+__all__ = ["LabelEstimate", "Statistics", "estimate_labels", "network_statistics", "real_counts", "whole_counts"]
+
+_NUM_DUMMIES = 3000
+
+
+class LabelEstimate(NamedTuple):
+    """How many images of each class a client has, as estimated.
+
+    Attributes:
+        real: [K] real-valued counts.
+        whole: [K] whole counts that sum to the number of images.
+    """
+
+    real: NDArray[np.float64]
+    whole: NDArray[np.int64]
+
+
+class Statistics(NamedTuple):
+    """What the label formulas need of the network at some weights, averaged over inputs."""
+
+    probabilities: NDArray[np.float64]  # [K] mean softmax
+    feature_sum: float  # mean sum of what enters the last layer
+
+
+@partial(jax.jit, static_argnums=0)
+def _statistics(model: Model, weights: Weights, inputs: Array) -> tuple[Array, Array]:
+    probabilities = jax.nn.softmax(model.apply(weights, inputs)).mean(0)
+    return probabilities, model.features(weights, inputs).sum(-1).mean()
+
+
+def network_statistics(model: Model, weights: Weights, inputs: ArrayLike) -> Statistics:
+    """The statistics on the given normalised inputs [n, H, W, C]."""
+    probabilities, feature_sum = _statistics(model, weights, jnp.asarray(inputs, jnp.float32))
+    return Statistics(np.asarray(probabilities, np.float64), float(feature_sum))
+
+
+def estimate_labels(
+    model: Model,
+    observation: Observation,
+    method: str = "interpolated",
+    *,
+    seed: int = 0,
+    images: ArrayLike | None = None,
+) -> LabelEstimate:
+    """The label counts of a client, or the sum of those of all clients of an aggregate.
+
+    Args:
+        model: the network.
+        observation: what the server saw.
+        method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at either
+            end), or ``bias``, which uses the last layer's bias and needs no feature sums.
+        seed: of the random inputs.
+        images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed; None
+            draws random ones.
+    """
+    check_choice("label method", method, LABEL_METHODS)
+    inputs = images
+    if inputs is None:
+        inputs = jax.random.normal(named_key(seed, "labels/dummies"), (_NUM_DUMMIES, *model.image_shape))
+    server, client = (
+        network_statistics(model, weights, inputs)
+        for weights in (observation.server_weights, observation.client_weights)
+    )
+    last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
+    total = observation.num_images * observation.num_clients
+    real = real_counts(method, total, observation.local_steps, last, server, client)
+    return LabelEstimate(real, whole_counts(real, total))
+
+
+def real_counts(
+    method: str,
+    num_images: int,
+    local_steps: int,
+    last_layer: dict[str, NDArray[np.float64]],
+    server: Statistics,
+    client: Statistics,
+) -> NDArray[np.float64]:
+    """[K] real-valued counts from the last layer's summed gradient.
+
+    With U local steps, p and O the mean softmax and feature sum at step j, and dW_k and db_k class k's summed gradients:
+    N * (p_k - dW_k / (O * U)) from the kernel and N * (p_k - db_k / U) from the bias, averaged over the steps.
+    """
+    if method == "bias":
+        if "bias" not in last_layer:
+            raise ConfigError("label method = 'bias' needs a bias in the last layer, which this network does not have.")
+        return num_images * (client.probabilities - last_layer["bias"] / local_steps)
+    along = {
+        "interpolated": np.arange(local_steps) / local_steps,
+        "geng_server": np.zeros(1),
+        "geng_client": np.ones(1),
+    }[method]
+    p = server.probabilities + along[:, None] * (client.probabilities - server.probabilities)
+    feature_sum = server.feature_sum + along[:, None] * (client.feature_sum - server.feature_sum)
+    if not (np.abs(feature_sum) > 0).all():
+        raise DataError("the network's features are all zero on random inputs, so its kernel gradient tells no labels.")
+    per_step = num_images * (p - last_layer["kernel"].sum(0) / (feature_sum * local_steps))
+    return per_step.mean(0)
+
+
+def whole_counts(real: ArrayLike, num_images: int) -> NDArray[np.int64]:
+    """Whole counts of sum ``num_images``: floors, then one more for the largest remainders, or one less for the smallest.
+
+    >>> whole_counts([1.6, -0.2, 2.4], 4)
+    array([2, 0, 2])
+    """
+    values = np.asarray(real, np.float64)
+    num_images = check_count("num_images", num_images)
+    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+        raise DataError(f"real counts of shape {values.shape} must be one finite number for each class.")
+    # Larger values cannot matter, and would not fit into whole numbers.
+    values = np.clip(values, -1.0, 2.0 * num_images)
+    counts = np.maximum(np.floor(values), 0).astype(np.int64)
+    remainders = values - counts
+    while (missing := num_images - counts.sum()) > 0:
+        counts[np.argsort(-remainders, kind="stable")[:missing]] += 1
+    present = np.flatnonzero(counts)
+    surplus = counts.sum() - num_images
+    counts[present[np.argsort(remainders[present], kind="stable")][:surplus]] -= 1
+    while counts.sum() > num_images:
+        counts[counts.argmax()] -= 1
+    return counts

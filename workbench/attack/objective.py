@@ -1,0 +1,149 @@
+"""The loss that the attack minimises, term by term (the paper's Algorithm 2, with its Appendix B)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from workbench.attack.priors import Summary, epoch_prior, pixel_range, total_variation
+from workbench.attack.simulate import Client, Simulation, simulate
+from workbench.chain import Weights
+
+__all__ = ["Objective", "Problem", "Steering", "Terms", "loss_and_terms", "update_distance"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the loss is made of: everything that decides the shape of the computation.
+
+    Attributes:
+        simulation: how images become an update.
+        distance: between the observed and the simulated update.
+        prior: g, by name or one's own function.
+        prior_distance: D.
+        regularizer: one's own term: normalised images [A, V, N, H, W, C] to a number.
+    """
+
+    simulation: Simulation
+    distance: str
+    prior: str | Summary
+    prior_distance: str
+    regularizer: Callable[[Array], Array] | None = None
+
+    @property
+    def has_prior(self) -> bool:
+        return self.simulation.method == "ours_prior" and self.simulation.epochs > 1
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The arrays of one attack that stay as they are: a JAX pytree.
+
+    Attributes:
+        client: what the server knows.
+        gradient_sum: the observed one, that the simulated one should match.
+        mean: [C] of the normalisation, for terms in pixel space.
+        std: [C].
+        filters: [3, 3, C, 96] of the ``conv+`` summaries.
+        update_weight: [2] at the first step, and from ``update_weight_steps`` on.
+        update_weight_steps: scalar.
+        step_decay: scalar, the factor on the step size with every step.
+        first_step: scalar, where the schedules of this phase begin.
+    """
+
+    client: Client
+    gradient_sum: Weights
+    mean: Array
+    std: Array
+    filters: Array | None
+    update_weight: Array
+    update_weight_steps: Array
+    step_decay: Array
+    first_step: Array
+
+
+jax.tree_util.register_dataclass(Problem)
+
+
+class Steering(NamedTuple):
+    """What can be changed between two steps, without a new compilation.
+
+    Attributes:
+        update: a factor on the scheduled weight of the update distance.
+        prior, tv, clip, consensus, own: the weights of the other terms.
+        step_size: before its decay.
+    """
+
+    update: Array | float = 1.0
+    prior: Array | float = 0.0
+    tv: Array | float = 0.0
+    clip: Array | float = 0.0
+    consensus: Array | float = 0.0
+    own: Array | float = 0.0
+    step_size: Array | float = 0.1
+
+
+class Terms(NamedTuple):
+    """Every term's weighted part in the loss."""
+
+    update: Array
+    prior: Array
+    tv: Array
+    clip: Array
+    consensus: Array
+    own: Array
+
+
+def update_distance(objective: Objective, observed: Weights, simulated: Weights) -> Array:
+    """How far the simulated sum of gradients is from the observed one."""
+    layers = objective.simulation.model.layer_names
+    if objective.distance == "cosine":
+        pairs = list(zip(jax.tree.leaves(observed), jax.tree.leaves(simulated), strict=True))
+        product = sum(jnp.vdot(a, b) for a, b in pairs)
+        sizes = sum(jnp.vdot(a, a) for a, _ in pairs) * sum(jnp.vdot(b, b) for _, b in pairs)
+        return 1 - product / jnp.sqrt(sizes)
+    total = jnp.float32(0)
+    for index, layer in enumerate(layers):
+        differences = jax.tree.map(lambda a, b: jnp.vdot(a - b, a - b), observed[layer], simulated[layer])
+        weight = jnp.exp(-float(index)) if objective.distance == "layer_weighted_l2" else 1.0
+        total = total + weight * sum(jax.tree.leaves(differences))
+    return total / objective.simulation.num_variable_batches
+
+
+def loss_and_terms(
+    objective: Objective, problem: Problem, steering: Steering, step: Array, images: Array, consensus: Array
+) -> tuple[Array, Terms]:
+    """The loss of normalised images [A, V, N, H, W, C] at a step, and its terms.
+
+    Args:
+        consensus: [A, V, N, H, W, C] what the consensus term pulls the images towards.
+    """
+    zero = jnp.float32(0)
+    simulated = simulate(objective.simulation, problem.client, images)
+    first, later = problem.update_weight
+    progress = jnp.minimum((step - problem.first_step) / problem.update_weight_steps, 1.0)
+    update_weight = steering.update * first * (later / first) ** progress
+    prior = own = zero
+    if objective.has_prior:
+        per_client = lax.map(
+            lambda epochs: epoch_prior(epochs, objective.prior, objective.prior_distance, problem.filters), images
+        )
+        prior = steering.prior * per_client.mean()
+    if objective.regularizer is not None:
+        own = steering.own * objective.regularizer(images)
+    shape = (1,) * (images.ndim - 1) + problem.mean.shape
+    pixels = images * problem.std.reshape(shape) + problem.mean.reshape(shape)
+    terms = Terms(
+        update=update_weight * update_distance(objective, problem.gradient_sum, simulated),
+        prior=prior,
+        tv=steering.tv * total_variation(images),
+        clip=steering.clip * pixel_range(pixels),
+        consensus=steering.consensus * ((images - consensus) ** 2).mean(),
+        own=own,
+    )
+    return sum(terms, zero), terms

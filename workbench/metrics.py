@@ -1,0 +1,89 @@
+"""How good a reconstruction is: the only place where truth meets reconstruction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.attack.matching import assign, psnr_matrix
+from workbench.data.dataset import ClientData
+from workbench.errors import DataError
+
+__all__ = ["Score", "label_errors", "score"]
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """The quality of a reconstruction after one-to-one matching to the true images.
+
+    Attributes:
+        psnr: [N] in dB, in the order of the true images.
+        ssim: [N].
+        order: [N] the reconstruction that stands for each true image; none stands for two.
+        threshold: the PSNR above which an image counts as recovered.
+    """
+
+    psnr: NDArray[np.float64]
+    ssim: NDArray[np.float64]
+    order: NDArray[np.int64]
+    threshold: float
+
+    @property
+    def recovered_percent(self) -> float:
+        return 100 * float((self.psnr > self.threshold).mean())
+
+    def __repr__(self) -> str:
+        return (
+            f"Score({self.recovered_percent:.1f} % recovered above {self.threshold:g} dB, "
+            f"PSNR {self.psnr.mean():.2f} dB, SSIM {self.ssim.mean():.3f}, {len(self.psnr)} images)"
+        )
+
+
+def score(reconstruction: Any, truth: ClientData | Sequence[ClientData]) -> Score:
+    """Compare reconstructed images with the true ones.
+
+    Args:
+        reconstruction: [N, H, W, C] pixels, or anything with such ``.images``.
+        truth: the client; for an aggregate, all its clients.
+    """
+    clients = [truth] if isinstance(truth, ClientData) else list(truth)
+    if not clients or not all(isinstance(client, ClientData) for client in clients):
+        raise DataError("truth must be a ClientData, or a sequence of them for an aggregate.")
+    images = np.asarray(getattr(reconstruction, "images", reconstruction), np.float32)
+    true_images = np.concatenate([client.images for client in clients])
+    if images.shape != true_images.shape:
+        raise DataError(f"the reconstruction has shape {images.shape} but the true images have {true_images.shape}.")
+    if not np.isfinite(images).all():
+        raise DataError("the reconstruction contains NaN or infinite pixels.")
+    similarity = psnr_matrix(true_images, images)
+    order = assign(similarity)
+    return Score(
+        psnr=similarity[np.arange(len(order)), order],
+        ssim=np.array([ssim(a, b) for a, b in zip(true_images, images[order], strict=True)]),
+        order=order,
+        threshold=clients[0].psnr_threshold,
+    )
+
+
+def ssim(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """The mean structural similarity of two pictures [H, W, C] with data range 1."""
+    from skimage.metrics import structural_similarity
+
+    window = min(7, *(side - (side + 1) % 2 for side in first.shape[:2]))
+    return float(structural_similarity(first, second, data_range=1.0, channel_axis=-1, win_size=window))
+
+
+def label_errors(true_counts: ArrayLike, recovered_counts: ArrayLike) -> float:
+    """Half the L1 distance between two sets of counts: how many labels are wrong.
+
+    >>> label_errors([2, 1, 0], [1, 1, 1])
+    1.0
+    """
+    true, recovered = np.asarray(true_counts, np.float64), np.asarray(recovered_counts, np.float64)
+    if true.shape != recovered.shape:
+        raise DataError(f"label counts have the shapes {true.shape} and {recovered.shape}; they must agree.")
+    return float(np.abs(true - recovered).sum() / 2)
