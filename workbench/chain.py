@@ -5,8 +5,9 @@ speed. Three functions do all the work:
 
 - `logits`: the network.
 - `loss_gradient`: the gradient of the batch loss in the weights, and the few arrays worth keeping from it.
-- `gradient_derivative`: the derivative of that gradient. With ``L`` the batch loss and ``v`` a direction in weight space
-  it gives both ``d/dw <v, dL/dw>`` (a Hessian-vector product) and ``d/dx <v, dL/dw>``, from one forward-mode pass over
+- `gradient_derivative`: the derivative of that gradient. With ``L`` the batch loss and ``v`` a direction in weight
+  space it gives both ``d/dw <v, dL/dw>`` (a Hessian-vector product) and ``d/dx <v, dL/dw>``, from one forward-mode pass
+  over
   the gradient computation: nine matrix products per layer and local step in all, which is the least that will do.
 
 Letters in shapes: M images, H, W, C, K classes.
@@ -33,10 +34,10 @@ from workbench.layers import (
 
 __all__ = ["Layer", "Residuals", "Weights", "features", "gradient_derivative", "logits", "loss_gradient"]
 
-Weights = dict[str, dict[str, Array]]
-"""Layer name to its arrays, usually ``kernel`` and ``bias``."""
-
 Kernel = Any  # an array, or a `DelayedKernel` within a block of local steps
+
+Weights = dict[str, dict[str, Kernel]]
+"""Layer name to its arrays, usually ``kernel`` and ``bias``."""
 
 
 @dataclass(frozen=True)

@@ -142,16 +142,16 @@ PRIOR_WEIGHTS: dict[str, dict[tuple[str, str], float]] = {
 class AttackConfig:
     """How the server attacks an update (the paper's Algorithm 2).
 
-    The loss is ``update_weight * distance + prior_weight * epoch prior + tv_weight * total variation + clip_weight * pixel
-    range + consensus_weight * consensus``.
+    The loss is ``update_weight * distance + prior_weight * epoch prior + tv_weight * total variation + clip_weight *
+    pixel range + consensus_weight * consensus``.
 
     Attributes:
-        method: ``ours_prior`` and ``ours_no_prior`` simulate the client with separate images for every epoch, ``shared``
-            with the same images in every epoch; ``fedsgd_epoch`` simulates one step an epoch, ``fedsgd`` one step in all;
-            ``surrogate`` takes gradients at a few points between the server's and the client's weights.
+        method: ``ours_prior`` and ``ours_no_prior`` simulate the client with separate images for every epoch,
+            ``shared`` with the same images in every epoch; ``fedsgd_epoch`` simulates one step an epoch, ``fedsgd`` one
+            step in all; ``surrogate`` takes gradients at a few points between the server's and the client's weights.
         steps: optimisation steps.
-        distance: between the observed and the simulated update: squared L2 with each layer weighted by exp(-layer), as in
-            the paper's experiments, plain squared L2, or cosine, as in its text.
+        distance: between the observed and the simulated update: squared L2 with each layer weighted by exp(-layer), as
+            in the paper's experiments, plain squared L2, or cosine, as in its text.
         update_weight: the distance's weight at the first step and from step ``update_weight_steps`` on; it moves
             geometrically between them.
         prior: g, what summarises an epoch whatever its order.
@@ -160,8 +160,8 @@ class AttackConfig:
         label_method: how label counts are recovered, where they are not given.
         label_order: how labels are assigned to batches.
         combine: how the matched reconstructions of an image become one.
-        warm_start_steps: steps of the surrogate before the method itself, which starts from its result plus normal noise
-            of standard deviation ``warm_start_noise``.
+        warm_start_steps: steps of the surrogate before the method itself, which starts from its result plus normal
+            noise of standard deviation ``warm_start_noise``.
         surrogate_points: points of the segment between the weights (Gauss-Legendre nodes).
         consensus_weight: pull each image towards the median of its matched epochs, from step ``consensus_start`` of the
             method on, matched again every ``consensus_every`` steps.
@@ -235,8 +235,8 @@ class AttackConfig:
     def preset(name: str, dataset: str = "femnist", **changes: Any) -> AttackConfig:
         """A named set of settings, with changes.
 
-        ``demo`` takes seconds, for looking and testing; ``paper`` is the published recipe; ``best`` is ours. ``femnist``
-        settings serve ``glyphs`` too, ``cifar100`` settings ``photos``.
+        ``demo`` takes seconds, for looking and testing; ``paper`` is the published recipe; ``best`` is ours.
+        ``femnist`` settings serve ``glyphs`` too, ``cifar100`` settings ``photos``.
 
         >>> AttackConfig.preset("paper", dataset="cifar100", steps=200).prior
         'conv+max'

@@ -2,8 +2,8 @@
 
 A batch of M images changes a dense layer's kernel [i, o] by a product of M rows, ``x.T @ dz``. Carrying that out in
 every local step moves the whole kernel through memory each time, and differentiating through the steps needs every
-version of it. Instead, a block of steps keeps the rows, and the kernel stands as ``base - left.T @ right``; its products
-with vectors need only a few more rows. The result is the same sum in another order.
+version of it. Instead, a block of steps keeps the rows, and the kernel stands as ``base - left.T @ right``; its
+products with vectors need only a few more rows. The result is the same sum in another order.
 """
 
 from __future__ import annotations

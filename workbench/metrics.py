@@ -74,7 +74,10 @@ def ssim(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     from skimage.metrics import structural_similarity
 
     window = min(7, *(side - (side + 1) % 2 for side in first.shape[:2]))
-    return float(structural_similarity(first, second, data_range=1.0, channel_axis=-1, win_size=window))
+    similarity = structural_similarity(  # type: ignore[no-untyped-call]
+        first, second, data_range=1.0, channel_axis=-1, win_size=window
+    )
+    return float(similarity)
 
 
 def label_errors(true_counts: ArrayLike, recovered_counts: ArrayLike) -> float:

@@ -162,7 +162,8 @@ def _backward(layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Ba
     adjoint, in_images = lax.scan(block, adjoint, (blocks, trajectory), reverse=True)
     in_images = in_images.reshape(-1, *batches.images.shape[1:])[: len(batches.images)]
     # Labels are whole numbers and have no derivative, which JAX calls None here; share and rate are constants.
-    return adjoint, Batches(in_images, None, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)  # type: ignore[arg-type]
+    no_derivative: Any = None
+    return adjoint, Batches(in_images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
 
 
 _chain_sgd.defvjp(_forward, _backward)

@@ -18,7 +18,7 @@ from workbench.attack.labels import estimate_labels
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
 from workbench.attack.priors import Summary, random_filters
-from workbench.attack.simulate import Client, Simulation
+from workbench.attack.simulate import Client, Simulation, simulate
 from workbench.attack.step import HISTORY_LENGTH, AttackState, StepInfo
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count
@@ -95,6 +95,18 @@ class Attack:
         images = jax.random.normal(named_key(self.seed, "attack/images"), self._shape(self.phases[0]))
         return self._place(engine.init(images, self.optimizer))
 
+    def memory_estimate(self) -> int:
+        """The bytes that a step needs at its peak: what the way back through the simulation keeps, and the state."""
+
+        def kept(phase: Phase) -> int:
+            images = jax.eval_shape(lambda: jnp.zeros(self._shape(phase)))
+            client, simulation = phase.problem.client, phase.objective.simulation
+            back = jax.eval_shape(lambda x: jax.vjp(lambda x: simulate(simulation, client, x), x)[1], images)
+            # Besides what is kept: the images, Adam's two moments, the consensus, the gradient and the next state.
+            return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(back)) + 8 * images.size * 4
+
+        return max(kept(phase) for phase in self.phases)
+
     def _shape(self, phase: Phase) -> tuple[int, ...]:
         simulation = phase.objective.simulation
         clients = self.observation.num_clients
@@ -107,8 +119,8 @@ class Attack:
     def advance(self, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, StepInfo]:
         """Make steps; fewer where the loss or the gradient stops being finite.
 
-        Phase changes and consensus matchings happen at fixed step numbers, so that the result does not depend on how the
-        steps are divided among calls.
+        Phase changes and consensus matchings happen at fixed step numbers, so that the result does not depend on how
+        the steps are divided among calls.
 
         Returns:
             The new state and the `StepInfo` of the steps made, stacked, as NumPy arrays.

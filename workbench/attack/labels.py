@@ -72,11 +72,11 @@ def estimate_labels(
     Args:
         model: the network.
         observation: what the server saw.
-        method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at either
-            end), or ``bias``, which uses the last layer's bias and needs no feature sums.
+        method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at
+            either end), or ``bias``, which uses the last layer's bias and needs no feature sums.
         seed: of the random inputs.
-        images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed; None
-            draws random ones.
+        images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed;
+            None draws random ones.
     """
     check_choice("label method", method, LABEL_METHODS)
     inputs = images
@@ -102,8 +102,9 @@ def real_counts(
 ) -> NDArray[np.float64]:
     """[K] real-valued counts from the last layer's summed gradient.
 
-    With U local steps, p and O the mean softmax and feature sum at step j, and dW_k and db_k class k's summed gradients:
-    N * (p_k - dW_k / (O * U)) from the kernel and N * (p_k - db_k / U) from the bias, averaged over the steps.
+    With U local steps, p and O the mean softmax and feature sum at step j, and dW_k and db_k class k's summed
+    gradients: N * (p_k - dW_k / (O * U)) from the kernel and N * (p_k - db_k / U) from the bias, averaged over the
+        steps.
     """
     if method == "bias":
         if "bias" not in last_layer:
@@ -123,7 +124,9 @@ def real_counts(
 
 
 def whole_counts(real: ArrayLike, num_images: int) -> NDArray[np.int64]:
-    """Whole counts of sum ``num_images``: floors, then one more for the largest remainders, or one less for the smallest.
+    """Whole counts that sum to ``num_images``.
+
+    Floors, then one more for the largest remainders, or one less for the smallest where the floors are too many.
 
     >>> whole_counts([1.6, -0.2, 2.4], 4)
     array([2, 0, 2])

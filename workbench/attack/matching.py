@@ -1,4 +1,4 @@
-"""Which reconstructions show the same image: matching of epochs and of results, and averaging (the paper's Appendix A)."""
+"""Which reconstructions show the same image: matching, and averaging (the paper's Appendix A)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,14 +89,14 @@ class Steering(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Every term's weighted part in the loss."""
+    """Every term's weighted part in the loss: numbers on the device, or NumPy arrays over several steps."""
 
-    update: Array
-    prior: Array
-    tv: Array
-    clip: Array
-    consensus: Array
-    own: Array
+    update: Any
+    prior: Any
+    tv: Any
+    clip: Any
+    consensus: Any
+    own: Any
 
 
 def update_distance(objective: Objective, observed: Weights, simulated: Weights) -> Array:
@@ -126,7 +126,8 @@ def loss_and_terms(
     zero = jnp.float32(0)
     simulated = simulate(objective.simulation, problem.client, images)
     first, later = problem.update_weight
-    progress = jnp.minimum((step - problem.first_step) / problem.update_weight_steps, 1.0)
+    steps = (step - problem.first_step).astype(problem.update_weight_steps.dtype)
+    progress = jnp.minimum(steps / problem.update_weight_steps, 1.0)
     update_weight = steering.update * first * (later / first) ** progress
     prior = own = zero
     if objective.has_prior:

@@ -72,7 +72,7 @@ def epoch_prior(epochs: Array, summary: str | Summary, distance: str, filters: A
 
 
 def total_variation(images: Array) -> Array:
-    """[..., H, W, C] to the mean over images of the summed squared differences of neighbours, wrapping at the border."""
+    """[..., H, W, C] to the mean over images of the summed squared differences of neighbours; the border wraps."""
     num_images = images[..., 0, 0, 0].size
     across, down = images - jnp.roll(images, 1, -2), images - jnp.roll(images, 1, -3)
     return ((across**2).sum() + (down**2).sum()) / num_images

@@ -83,8 +83,8 @@ class Client:
         client_weights: where the client ended.
         rate: the client's learning rate.
         labels: [A, E, N] assigned to the positions of every epoch.
-        order: [A, E, N] which image stands at which position, for shared variables with a known order; None for the same
-            order in every epoch.
+        order: [A, E, N] which image stands at which position, for shared variables with a known order; None for the
+            same order in every epoch.
     """
 
     server_weights: Weights
@@ -98,7 +98,7 @@ jax.tree_util.register_dataclass(Client)
 
 
 def simulate(simulation: Simulation, client: Client, images: Array) -> Weights:
-    """The sum of the gradients of the simulated training on normalised images [A, V, N, H, W, C], its mean over clients."""
+    """The sum of the gradients of training on normalised images [A, V, N, H, W, C], its mean over the clients."""
     if len(images) == 1:
         order = None if client.order is None else client.order[0]
         return _simulate_one(simulation, client, images[0], client.labels[0], order)

@@ -1,7 +1,7 @@
 """The attack as a state and a step: pure functions that a session, a script or a test can drive.
 
-`init` makes the first `AttackState`; `step` makes the next one and a `StepInfo`; `run` makes many with no host round trip.
-One compilation serves every number of steps, every weight of a loss term and every client of the same shape.
+`init` makes the first `AttackState`; `step` makes the next one and a `StepInfo`; `run` makes many with no host round
+trip. One compilation serves every number of steps, every weight of a loss term and every client of the same shape.
 """
 
 from __future__ import annotations
@@ -51,12 +51,15 @@ class AttackState(NamedTuple):
 
 
 class StepInfo(NamedTuple):
-    """What is observed of a step: the loss and its terms before it, and the size of the gradient."""
+    """What is observed of a step: the loss and its terms before it, and the size of the gradient.
 
-    loss: Array
+    Numbers on the device, or NumPy arrays over several steps.
+    """
+
+    loss: Any
     terms: Terms
-    gradient_norm: Array
-    step_size: Array
+    gradient_norm: Any
+    step_size: Any
 
 
 class History(NamedTuple):
@@ -64,6 +67,9 @@ class History(NamedTuple):
 
     infos: StepInfo
     num_steps: Array
+
+
+_Carry = tuple[AttackState, StepInfo, Array, Array]
 
 
 def init(images: Array, optimizer: optax.GradientTransformation = _ADAM, step: int = 0, phase: int = 0) -> AttackState:
@@ -85,7 +91,9 @@ def _step(
         objective, problem, steering, state.step, state.images, state.consensus
     )
     step_size = steering.step_size * problem.step_decay ** (state.step - problem.first_step).astype(jnp.float32)
-    updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.images)
+    # Optax mixes number types (0.9 ** step), which a session with strict promotion would refuse.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.images)
     info = StepInfo(loss, terms, jnp.sqrt(jnp.vdot(gradient, gradient)), step_size)
     following = state._replace(
         images=state.images + step_size * updates, optimizer=optimizer_state, step=state.step + 1
@@ -121,13 +129,12 @@ def run(
     make = partial(_step, objective, optimizer, problem, steering=steering)
     _, shape = jax.eval_shape(make, state)
     empty = jax.tree.map(lambda leaf: jnp.zeros((HISTORY_LENGTH,), leaf.dtype), shape)
-    Carry = tuple[AttackState, StepInfo, Array, Array]
 
-    def unfinished(carry: Carry) -> Array:
+    def unfinished(carry: _Carry) -> Array:
         _, _, made, is_finite = carry
         return (made < num_steps) & is_finite
 
-    def body(carry: Carry) -> Carry:
+    def body(carry: _Carry) -> _Carry:
         state, infos, made, _ = carry
         following, info = make(state)
         is_finite = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)

@@ -1,0 +1,1 @@
+"""Measurements: speed (`python -m benchmarks`) and quality (`python -m benchmarks.quality`)."""
