@@ -93,7 +93,7 @@ class Attack:
     def start(self) -> AttackState:
         """Normal noise, and no step made."""
         images = jax.random.normal(named_key(self.seed, "attack/images"), self._shape(self.phases[0]))
-        return self._place(engine.init(images, self.optimizer))
+        return self._place(engine.init(self._place(images), self.optimizer))
 
     def memory_estimate(self) -> int:
         """The bytes that a step needs at its peak: what the way back through the simulation keeps, and the state."""
@@ -112,9 +112,9 @@ class Attack:
         clients = self.observation.num_clients
         return (clients, simulation.num_variable_epochs, simulation.num_images, *self.observation.image_shape)
 
-    def _place(self, state: AttackState) -> AttackState:
+    def _place(self, tree: Any) -> Any:
         """On the device where the problem is."""
-        return jax.device_put(state, self.phases[0].problem.mean.sharding)
+        return jax.device_put(tree, self.phases[0].problem.mean.sharding)
 
     def advance(self, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, StepInfo]:
         """Make steps; fewer where the loss or the gradient stops being finite.
@@ -126,54 +126,59 @@ class Attack:
             The new state and the `StepInfo` of the steps made, stacked, as NumPy arrays.
         """
         infos: list[StepInfo] = []
+        has_consensus = float(steering.consensus) > 0
+        # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
+        traced = jax.tree.map(np.float32, steering)
         while num_steps > 0:
-            state = self._arrive(state)
+            state = self._arrive(state, has_consensus)
             phase = self.phases[int(state.phase)]
             at = int(state.step)
-            chunk = min(num_steps, HISTORY_LENGTH, self._next_event(phase, at) - at)
-            traced = Steering(*(jnp.float32(value) for value in steering))
-            state, history = engine.run(phase.objective, self.optimizer, phase.problem, state, traced, jnp.int32(chunk))
+            chunk = min(num_steps, HISTORY_LENGTH, self._next_event(phase, at, has_consensus) - at)
+            state, history = engine.run(phase.objective, self.optimizer, phase.problem, state, traced, np.int32(chunk))
             made = int(history.num_steps)
-            infos.append(jax.tree.map(lambda a, n=made: np.asarray(a[:n]), history.infos))
+            # Cut on the host: on the device every length would be a computation of its own, to be compiled.
+            infos.append(jax.tree.map(lambda a, n=made: a[:n], jax.device_get(history.infos)))
             if made < chunk:
                 break
             num_steps -= chunk
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
 
-    def _arrive(self, state: AttackState) -> AttackState:
+    def _arrive(self, state: AttackState, has_consensus: bool) -> AttackState:
         """What is due before the next step: the change to a new phase, or a new consensus."""
         index, at = int(state.phase), int(state.step)
         phase = self.phases[index]
         if phase.last_step is not None and at >= phase.last_step:
             phase, index = self.phases[index + 1], index + 1
             shape = self._shape(phase)
-            noise = jax.random.normal(named_key(self.seed, "attack/warm start"), shape)
+            noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape))
             images = jnp.broadcast_to(state.images, shape) + self.config.warm_start_noise * noise
             state = self._place(engine.init(images, self.optimizer, at, index))
-        if self._is_consensus_step(phase, at):
+        if has_consensus and self._is_consensus_step(phase, at):
             state = state._replace(
-                consensus=jax.device_put(self._consensus(state), state.images.sharding),
-                has_consensus=jnp.ones_like(state.has_consensus),
+                consensus=self._place(self._consensus(state)), has_consensus=self._place(np.float32(1))
             )
         return state
 
     def _is_consensus_step(self, phase: Phase, at: int) -> bool:
-        config = self.config
-        since = at - phase.first_step - config.consensus_start
-        has_epochs = phase.objective.simulation.num_variable_epochs > 1
-        return has_epochs and config.consensus_weight > 0 and since >= 0 and since % config.consensus_every == 0
+        since = at - phase.first_step - self.config.consensus_start
+        return self._has_epochs(phase) and since >= 0 and since % self.config.consensus_every == 0
 
-    def _next_event(self, phase: Phase, at: int) -> int:
+    def _has_epochs(self, phase: Phase) -> bool:
+        """Whether there is anything to agree about."""
+        return phase.objective.simulation.num_variable_epochs > 1
+
+    def _next_event(self, phase: Phase, at: int, has_consensus: bool) -> int:
         """The next step number before which something is due."""
         ahead = [at + HISTORY_LENGTH]
         if phase.last_step is not None:
             ahead.append(phase.last_step)
-        first = phase.first_step + self.config.consensus_start
-        every = self.config.consensus_every
-        ahead.append(first if at < first else first + ((at - first) // every + 1) * every)
+        if has_consensus and self._has_epochs(phase):
+            first = phase.first_step + self.config.consensus_start
+            every = self.config.consensus_every
+            ahead.append(first if at < first else first + ((at - first) // every + 1) * every)
         return min(ahead)
 
-    def _consensus(self, state: AttackState) -> Array:
+    def _consensus(self, state: AttackState) -> NDArray[np.float32]:
         """[A, V, N, H, W, C]: for every reconstruction the median of those matched to it."""
         targets = np.array(state.images)
         for client in targets:
@@ -181,7 +186,7 @@ class Attack:
             median = combine_epochs(client, permutations, "median")
             for epoch, order in zip(client, permutations, strict=True):
                 epoch[order] = median
-        return jnp.asarray(targets)
+        return targets
 
     def _pixels(self, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         return self.observation.normalization.denormalize(inputs)
