@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.special import ndtr, ndtri
 
 from workbench import chain
 from workbench.chain import Layer, Weights
 from workbench.errors import ConfigError, DataError, check_choice, check_count, shown
-from workbench.randomness import named_key
+from workbench.randomness import named_generator
 
 __all__ = [
     "Model",
@@ -184,16 +185,23 @@ def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> Non
 
 
 def _initial_weights(layers: tuple[Layer, ...], seed: int = 0) -> Weights:
-    """LeCun normal kernels, zero biases."""
+    """LeCun normal kernels, zero biases; drawn on the host, where nothing needs compiling."""
     seed = check_count("seed", seed, minimum=0)
-    lecun_normal = jax.nn.initializers.lecun_normal()
     return {
         layer.name: {
-            "kernel": lecun_normal(named_key(seed, f"weights/{layer.name}"), layer.kernel_shape, jnp.float32),
-            "bias": jnp.zeros(layer.kernel_shape[-1], jnp.float32),
+            "kernel": _lecun_normal(named_generator(seed, f"weights/{layer.name}"), layer.kernel_shape),
+            "bias": jnp.zeros(layer.kernel_shape[-1]),
         }
         for layer in layers
     }
+
+
+def _lecun_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Normal draws without those beyond two standard deviations, of variance 1 / (inputs of an output)."""
+    inside = ndtr(2) - ndtr(-2)
+    draws = ndtri(rng.uniform(ndtr(-2), ndtr(2), shape))
+    variance = 1 - 4 * math.exp(-2) / (math.sqrt(2 * math.pi) * inside)
+    return jnp.asarray(draws / math.sqrt(variance * math.prod(shape[:-1])), jnp.float32)
 
 
 def _from_chain(

@@ -21,17 +21,15 @@ from workbench.federated.defences import defended_gradient, step_keys
 from workbench.federated.observation import Observation
 from workbench.models import Model, check_shapes, shapes_of
 from workbench.randomness import named_generator, named_key
-from workbench.training import Batches, sgd
+from workbench.training import Batches, batch_share, in_batches, sgd
 
 __all__ = [
     "ClientSecrets",
     "aggregate",
     "batch_order",
-    "batch_share",
     "check_training",
     "client_update",
     "client_update_with_secrets",
-    "in_batches",
     "mean_weights",
 ]
 
@@ -57,28 +55,15 @@ def batch_order(num_images: int, epochs: int, seed: int, *, same_batches: bool =
     return np.broadcast_to(rng.permuted(images, axis=1), (epochs, num_images))
 
 
-def in_batches(values: NDArray[np.int32], batch_size: int) -> NDArray[np.int32]:
-    """[E, N] to [E, B, M], the last batch of each epoch padded with zeros where N is not a multiple of M."""
-    epochs, num_images = values.shape
-    missing = -num_images % batch_size
-    return np.pad(values, [(0, 0), (0, missing)]).reshape(epochs, -1, batch_size)
-
-
-def batch_share(num_images: int, batch_size: int) -> NDArray[np.float32]:
-    """[B, M]: 1 / (size of the batch) for every image, 0 for padding."""
-    present = in_batches(np.ones((1, num_images), np.int32), batch_size)[0].astype(np.float32)
-    return present / present.sum(1, keepdims=True)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _train(
     model: Model,
     defence: DefenceConfig,
+    batch_size: int,
     weights: Weights,
     inputs: Array,
     labels: Array,
     order: Array,
-    share: Array,
     rate: Array,
     keys: Array,
 ) -> Weights:
@@ -87,11 +72,11 @@ def _train(
     Args:
         inputs: [N, H, W, C] normalised.
         labels: [N].
-        order: [E, B, M].
-        share: [B, M].
+        order: [E, N].
         rate: the step size.
         keys: [E, B] of the defence's draws.
     """
+    share = batch_share(1, len(labels), batch_size)
 
     def step(weights: Weights, xs: tuple[Batches, Array]) -> tuple[Weights, None]:
         batch, key = xs
@@ -101,7 +86,8 @@ def _train(
     # One epoch after the other, so that no more than one epoch's images are laid out in batches.
     def epoch(weights: Weights, xs: tuple[Array, Array]) -> tuple[Weights, None]:
         order, keys = xs
-        batches = Batches(inputs[order], labels[order], share)
+        chosen = in_batches(order[None], batch_size)
+        batches = Batches(inputs[chosen], labels[chosen], share)
         if defence.name == "none":
             return sgd(model, weights, batches, rate), None
         return lax.scan(step, weights, (batches, keys))[0], None
@@ -145,11 +131,11 @@ def client_update_with_secrets(
     final = _train(
         model,
         config.defence,
+        config.batch_size,
         weights,
         jnp.asarray(client.inputs),
         jnp.asarray(client.labels),
-        jnp.asarray(in_batches(order, config.batch_size)),
-        jnp.asarray(batch_share(client.num_images, config.batch_size)),
+        jnp.asarray(order),
         jnp.float32(config.learning_rate),
         keys,
     )
