@@ -126,14 +126,13 @@ class Attack:
             The new state and the `StepInfo` of the steps made, stacked, as NumPy arrays.
         """
         infos: list[StepInfo] = []
-        has_consensus = float(steering.consensus) > 0
         # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
         traced = jax.tree.map(np.float32, steering)
         while num_steps > 0:
-            state = self._arrive(state, has_consensus)
+            state = self.arrive(state, steering)
             phase = self.phases[int(state.phase)]
             at = int(state.step)
-            chunk = min(num_steps, HISTORY_LENGTH, self._next_event(phase, at, has_consensus) - at)
+            chunk = min(num_steps, HISTORY_LENGTH, self.next_event(phase, at, steering) - at)
             state, history = engine.run(phase.objective, self.optimizer, phase.problem, state, traced, np.int32(chunk))
             made = int(history.num_steps)
             # Cut on the host: on the device every length would be a computation of its own, to be compiled.
@@ -143,7 +142,7 @@ class Attack:
             num_steps -= chunk
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
 
-    def _arrive(self, state: AttackState, has_consensus: bool) -> AttackState:
+    def arrive(self, state: AttackState, steering: Steering) -> AttackState:
         """What is due before the next step: the change to a new phase, or a new consensus."""
         index, at = int(state.phase), int(state.step)
         phase = self.phases[index]
@@ -153,7 +152,7 @@ class Attack:
             noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape))
             images = jnp.broadcast_to(state.images, shape) + self.config.warm_start_noise * noise
             state = self._place(engine.init(images, self.optimizer, at, index))
-        if has_consensus and self._is_consensus_step(phase, at):
+        if float(steering.consensus) > 0 and self._is_consensus_step(phase, at):
             state = state._replace(
                 consensus=self._place(self._consensus(state)), has_consensus=self._place(np.float32(1))
             )
@@ -167,12 +166,12 @@ class Attack:
         """Whether there is anything to agree about."""
         return phase.objective.simulation.num_variable_epochs > 1
 
-    def _next_event(self, phase: Phase, at: int, has_consensus: bool) -> int:
+    def next_event(self, phase: Phase, at: int, steering: Steering) -> int:
         """The next step number before which something is due."""
         ahead = [at + HISTORY_LENGTH]
         if phase.last_step is not None:
             ahead.append(phase.last_step)
-        if has_consensus and self._has_epochs(phase):
+        if float(steering.consensus) > 0 and self._has_epochs(phase):
             first = phase.first_step + self.config.consensus_start
             every = self.config.consensus_every
             ahead.append(first if at < first else first + ((at - first) // every + 1) * every)
