@@ -1,0 +1,506 @@
+"""The command line: ``workbench demo`` and ``workbench attack``.
+
+Exit codes: 0 when all went well, 1 when an attack diverged, 2 when the input was wrong, 130 after Ctrl-C. A run that
+Ctrl-C or a divergence ends still prints its table and writes its report and checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from workbench.config import (
+    COMBINATIONS,
+    DEFENCES,
+    DISTANCES,
+    LABEL_METHODS,
+    LABEL_ORDERS,
+    METHODS,
+    PRESETS,
+    PRIOR_DISTANCES,
+    SUMMARIES,
+    AttackConfig,
+    ClientConfig,
+    DefenceConfig,
+)
+from workbench.errors import ConfigError, WorkbenchError, check_choice, check_count
+
+if TYPE_CHECKING:
+    from workbench.data import ClientData, Dataset
+    from workbench.federated import Observation
+    from workbench.models import Model
+    from workbench.session import AttackSession
+
+__all__ = ["app", "main"]
+
+DATASETS = ("glyphs", "photos", "femnist", "cifar100", "folder")
+NETWORKS = ("femnist_cnn", "cifar100_cnn", "femnist_cnn_printed", "cifar100_cnn_printed", "mlp")
+LABEL_SOURCES = ("known", *LABEL_METHODS)
+AUTOSAVE_SECONDS = 60.0
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Study what federated averaging gives away: attack one's own updates, and look at the result.",
+)
+
+
+def main() -> None:
+    """Run the command line; whatever is wrong with the input is one line on standard error, and exit code 2."""
+    try:
+        sys.exit(app(standalone_mode=False, prog_name="workbench"))
+    except WorkbenchError as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        _fail(f"{error.format_message()} See workbench --help.")
+
+
+def _fail(message: str) -> None:
+    typer.echo("workbench: " + " ".join(message.split()), err=True)
+    sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def _workbench(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"workbench {version('fedavg-leakage-workbench')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+# Options, and what they say of themselves
+
+
+def _one_of(choices: Sequence[str]) -> str:
+    return "One of: " + ", ".join(choices) + "."
+
+
+def _client(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own name for it
+    return typer.Option(*names, help=help, rich_help_panel="The client", **more)
+
+
+def _attack(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own name for it
+    return typer.Option(*names, help=help, rich_help_panel="The attack", **more)
+
+
+def _run(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own name for it
+    return typer.Option(*names, help=help, rich_help_panel="The run", **more)
+
+
+NumImages = Annotated[int, _client("--num-images", "-n", help="Images of each client.")]
+Epochs = Annotated[int, _client("--epochs", "-e", help="Passes over them in the local training.")]
+BatchSize = Annotated[int, _client("--batch-size", "-b", help="Images in a local step.")]
+Steps = Annotated[int | None, _attack("--steps", help="Optimisation steps after the warm start, if not the preset's.")]
+Seed = Annotated[int, _run("--seed", help="Of the network, the client's batches and the attack.")]
+Device = Annotated[str, _run("--device", help="auto, or a device of JAX's such as cpu or gpu:1.")]
+
+
+@app.command()
+def demo(
+    method: Annotated[
+        list[str] | None, _attack("--method", help="Give it several times to compare. " + _one_of(METHODS))
+    ] = None,
+    known_labels: Annotated[
+        bool, _attack("--known-labels", help="Give the attack the label counts, instead of recovering them.")
+    ] = False,
+    steps: Steps = None,
+    num_images: NumImages = 16,
+    epochs: Epochs = 4,
+    batch_size: BatchSize = 4,
+    seed: Seed = 0,
+    device: Device = "auto",
+    report: Annotated[Path, _run("--report", help="Where the HTML report goes.")] = Path("report.html"),
+) -> int:
+    """Attack an embedded client: a minute at most, no browser and no download."""
+    typer.echo(
+        f"A client trains a network on {num_images} pictures of its own and sends back only the weights; "
+        "this demo plays the server and rebuilds the pictures from them."
+    )
+    target = _Target(num_images=num_images, client=ClientConfig(epochs=epochs, batch_size=batch_size), seed=seed)
+    changes = {} if steps is None else {"steps": steps}
+    configs = [target.config("demo", {**changes, "method": one}) for one in method or ["ours_prior"]]
+    return _attack_all(target, configs, is_known=known_labels, device=device, report=report)
+
+
+@app.command()
+def attack(
+    dataset: Annotated[str, _client("--dataset", help=_one_of(DATASETS))] = "glyphs",
+    data: Annotated[
+        Path | None, _client("--data", help="Its files; for 'folder' a folder with one sub-folder of pictures a class.")
+    ] = None,
+    client: Annotated[int, _client("--client", "-c", help="Which client, from 0.")] = 0,
+    num_clients: Annotated[
+        int, _client("--num-clients", help="Attack the aggregate of so many, from --client on.")
+    ] = 1,
+    num_images: NumImages = 16,
+    epochs: Epochs = 4,
+    batch_size: BatchSize = 4,
+    learning_rate: Annotated[float, _client("--learning-rate", help="Of the local training.")] = 0.004,
+    model: Annotated[
+        str | None, _client("--model", help="If not the one for the data set. " + _one_of(NETWORKS))
+    ] = None,
+    defence: Annotated[str, _client("--defence", help=_one_of(DEFENCES))] = "none",
+    strength: Annotated[float, _client("--strength", help="Of the defence.")] = 0.0,
+    clip_norm: Annotated[float | None, _client("--clip-norm", help="Of the defence dp_sgd.")] = None,
+    preset: Annotated[str, _attack("--preset", help=_one_of(PRESETS))] = "demo",
+    method: Annotated[str | None, _attack("--method", help=_one_of(METHODS))] = None,
+    steps: Steps = None,
+    distance: Annotated[str | None, _attack("--distance", help="Between updates. " + _one_of(DISTANCES))] = None,
+    prior: Annotated[str | None, _attack("--prior", help="g, the summary of an epoch. " + _one_of(SUMMARIES))] = None,
+    prior_distance: Annotated[
+        str | None, _attack("--prior-distance", help="D, between two. " + _one_of(PRIOR_DISTANCES))
+    ] = None,
+    label_source: Annotated[
+        str | None, _attack("--label-source", help="Where label counts come from. " + _one_of(LABEL_SOURCES))
+    ] = None,
+    label_order: Annotated[
+        str | None, _attack("--label-order", help="How batches take them. " + _one_of(LABEL_ORDERS))
+    ] = None,
+    combine: Annotated[str | None, _attack("--combine", help="The matched epochs. " + _one_of(COMBINATIONS))] = None,
+    believed_epochs: Annotated[
+        int | None, _attack("--believed-epochs", help="As the attacker believes them, if not the true ones.")
+    ] = None,
+    believed_batch_size: Annotated[
+        int | None, _attack("--believed-batch-size", help="As the attacker believes it, if not the true one.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, _attack("--set", metavar="NAME=VALUE", help="Any other field of AttackConfig; repeatable.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    save: Annotated[Path | None, _run("--save", help="Write a checkpoint, every minute and at the end.")] = None,
+    resume: Annotated[
+        Path | None, _run("--resume", help="Go on from a checkpoint, with the client's options as it was saved with.")
+    ] = None,
+    report: Annotated[Path | None, _run("--report", help="Write an HTML report.")] = None,
+) -> int:
+    """Attack one update with the settings of your choice; without options, the demo's."""
+    target = _Target(
+        dataset=dataset,
+        data=data,
+        index=client,
+        num_clients=num_clients,
+        num_images=num_images,
+        client=ClientConfig(epochs, batch_size, learning_rate, defence=DefenceConfig(defence, strength, clip_norm)),
+        network=model,
+        seed=seed,
+    )
+    if label_source is not None:
+        check_choice("label_source", label_source, LABEL_SOURCES)
+    given = {
+        "method": method,
+        "steps": steps,
+        "distance": distance,
+        "prior": prior,
+        "prior_distance": prior_distance,
+        "label_method": None if label_source == "known" else label_source,
+        "label_order": label_order,
+        "combine": combine,
+        "epochs": believed_epochs,
+        "batch_size": believed_batch_size,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name, value in _parse_settings(set_ or []).items():
+        if name in changes:
+            raise ConfigError(f"--set {name}: there is an option for it too; give only one of them.")
+        changes[name] = value
+    if resume is None:
+        config = target.config(preset, changes)
+        is_known = label_source == "known"
+        return _attack_all(target, [config], is_known=is_known, device=device, report=report, save=save)
+    return _resume(target, resume, changes, device=device, report=report, save=save)
+
+
+def _parse_settings(assignments: Sequence[str]) -> dict[str, Any]:
+    """Texts NAME=VALUE to values: numbers, lists and the like as in JSON, anything else as it stands.
+
+    >>> _parse_settings(["update_weight=[1, 2]", "combine=median"])
+    {'update_weight': [1, 2], 'combine': 'median'}
+    """
+    settings: dict[str, Any] = {}
+    for assignment in assignments:
+        name, is_there, value = assignment.partition("=")
+        if not is_there or not name:
+            raise ConfigError(f"--set {assignment!r} must be NAME=VALUE, such as tv_weight=0.002.")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings
+
+
+# What is attacked
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The client whose update is attacked, as the options name it."""
+
+    dataset: str = "glyphs"
+    data: Path | None = None
+    index: int = 0
+    num_clients: int = 1
+    num_images: int = 16
+    client: ClientConfig = field(default_factory=ClientConfig)
+    network: str | None = None
+    seed: int = 0
+
+    def config(self, preset: str, changes: dict[str, Any]) -> AttackConfig:
+        like = {"cifar100": "cifar100", "photos": "cifar100", "folder": "cifar100"}.get(self.dataset, "femnist")
+        return AttackConfig.preset(preset, dataset=like, **changes)
+
+    def load(self) -> tuple[Model, list[ClientData]]:
+        from workbench import models
+
+        check_count("num_clients", self.num_clients)
+        dataset = self._dataset()
+        default = "femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn"
+        name = check_choice("model", self.network or default, NETWORKS)
+        options = {"image_shape": dataset.image_shape} if name == "mlp" else {}
+        model = models.build(name, num_classes=dataset.num_classes, **options)
+        indices = range(self.index, self.index + self.num_clients)
+        return model, [dataset.client(index, self.num_images) for index in indices]
+
+    def _dataset(self) -> Dataset:
+        from workbench.data import dataset_from_folder, load_dataset
+
+        check_choice("dataset", self.dataset, DATASETS)
+        if self.dataset != "folder":
+            return load_dataset(self.dataset, path=self.data)
+        if self.data is None:
+            raise ConfigError("dataset = 'folder' needs --data PATH, a folder with one sub-folder of pictures a class.")
+        return dataset_from_folder(self.data, images_per_client=self.num_images)
+
+    def observe(self, model: Model, clients: Sequence[ClientData]) -> Observation:
+        """What the server sees: of several clients, their aggregate."""
+        from workbench.federated import aggregate, client_update
+
+        weights = model.init(self.seed)
+        updates = [
+            client_update(model, weights, client, self.client, seed=self.seed + number)
+            for number, client in enumerate(clients)
+        ]
+        return updates[0] if len(updates) == 1 else aggregate(updates)
+
+    @property
+    def told(self) -> str:
+        whose = f"client {self.index}"
+        if self.num_clients > 1:
+            whose = f"the mean of clients {self.index} to {self.index + self.num_clients - 1}"
+        defence = "" if self.client.defence.name == "none" else f", {self.defence_told}"
+        return (
+            f"{self.dataset}, {whose}: {self.num_images} images, {self.client.epochs} epochs of batches of "
+            f"{self.client.batch_size}, learning rate {self.client.learning_rate:g}{defence}"
+        )
+
+    @property
+    def defence_told(self) -> str:
+        defence = self.client.defence
+        if defence.name == "none":
+            return "none"
+        clip = "" if defence.clip_norm is None else f", clipped at {defence.clip_norm:g}"
+        return f"{defence.name} of strength {defence.strength:g}{clip}"
+
+
+# Running
+
+
+def _attack_all(
+    target: _Target,
+    configs: Sequence[AttackConfig],
+    *,
+    is_known: bool,
+    device: str,
+    report: Path | None = None,
+    save: Path | None = None,
+) -> int:
+    """Attack the target's update with every config in turn."""
+    import numpy as np
+
+    from workbench.session import AttackSession
+
+    _check_outputs(report, save)
+    _keep_compilations()
+    model, clients = target.load()
+    typer.echo(f"Client: {target.told}, {model.name}.")
+    observation = target.observe(model, clients)
+    known = np.stack([client.label_counts for client in clients]) if is_known else None
+    source = "given" if is_known else f"recovered from the weights ({configs[0].label_method})"
+    typer.echo(f"Label counts: {source}.")
+    sessions = [
+        AttackSession(model, observation, config, label_counts=known, seed=target.seed, device=device)
+        for config in configs
+    ]
+    return _run_all(target, sessions, clients, source, report, save)
+
+
+def _resume(
+    target: _Target, path: Path, changes: dict[str, Any], *, device: str, report: Path | None, save: Path | None
+) -> int:
+    """Go on with a saved session; the target's options serve to find the truth, and must be those of the session."""
+    from workbench.session import AttackSession
+
+    _check_outputs(report, save)
+    _keep_compilations()
+    session = AttackSession.load(path, device=device)
+    steps = changes.pop("steps", session.config.steps)
+    _check_same_settings(path, session.config, changes)
+    model, clients = target.load()
+    typer.echo(f"Client: {target.told}, {model.name}.")
+    if not _is_same_update(target.observe(model, clients), session.observation):
+        raise ConfigError(
+            f"{path} holds the attack on another update than that of {target.told}, {model.name}, seed {target.seed}: "
+            "give the client's options that it was saved with."
+        )
+    typer.echo(f"Going on from {path}, step {session.num_steps}.")
+    goal = session.config.warm_start_steps + check_count("steps", steps)
+    return _run_all(target, [session], clients, f"those of {path}", report, save, goal)
+
+
+def _check_same_settings(path: Path, saved: AttackConfig, changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        there = asdict(saved)[check_choice("setting", name, asdict(saved))]
+        if asdict(replace(saved, **{name: value}))[name] != there:
+            raise ConfigError(f"{name} = {value!r} is {there!r} in {path}; leave it out to go on from there.")
+
+
+def _is_same_update(first: Observation, second: Observation) -> bool:
+    """Equal but for rounding, which differs between machines."""
+    import jax
+    import numpy as np
+
+    ours, theirs = (
+        [np.asarray(leaf) for leaf in jax.tree.leaves(observation.gradient_sum)] for observation in (first, second)
+    )
+    if [leaf.shape for leaf in ours] != [leaf.shape for leaf in theirs]:
+        return False
+    apart = sum(float(((a - b) ** 2).sum()) for a, b in zip(ours, theirs, strict=True))
+    return apart < 1e-4 * sum(float((a**2).sum()) for a in ours)
+
+
+def _run_all(
+    target: _Target,
+    sessions: Sequence[AttackSession],
+    clients: Sequence[ClientData],
+    label_source: str,
+    report: Path | None,
+    save: Path | None,
+    goal: int | None = None,
+) -> int:
+    """Run the sessions one after the other, then tell, save and report what there is; the exit code."""
+    from workbench.session import Outcome
+
+    typer.echo("The first step compiles, which takes some seconds; the next start finds it done.")
+    begun, seconds, is_stopped = [], [], False
+    for session in sessions:
+        if len(sessions) > 1:
+            typer.echo(f"Method: {session.config.method}.")
+        if save is not None:
+            session.autosave(save, every_seconds=AUTOSAVE_SECONDS)
+        started = time.monotonic()
+        last = session.total_steps if goal is None else goal
+        if last > session.num_steps:
+            session.run(last - session.num_steps)
+        begun.append(session)
+        seconds.append(time.monotonic() - started)
+        is_stopped = session.outcome is not Outcome.DIVERGED and session.num_steps < last
+        if is_stopped:
+            break
+    typer.echo()
+    typer.echo(_table(begun, clients, seconds))
+    if is_stopped:
+        typer.echo(f"Stopped by Ctrl-C after {begun[-1].num_steps} steps; this is what there was by then.")
+    for session in begun:
+        if session.outcome is Outcome.DIVERGED:
+            typer.echo(f"{session.config.method} {Outcome.DIVERGED.value} (step {session.num_steps}).")
+    if save is not None:
+        begun[-1].save(save)
+        typer.echo(f"Checkpoint: {save}")
+    if report is not None:
+        _report(report, begun, clients, target, label_source)
+    if is_stopped:
+        return 130
+    return 1 if any(session.outcome is Outcome.DIVERGED for session in begun) else 0
+
+
+def _report(
+    path: Path, sessions: Sequence[AttackSession], clients: Sequence[ClientData], target: _Target, label_source: str
+) -> None:
+    # Drawing takes a while to import, and nothing before needs it.
+    from workbench.views.report import write_report
+
+    settings = {"defence": target.defence_told, "label counts": label_source}
+    command = shlex.join(["workbench", *sys.argv[1:]])
+    write_report(path, sessions, clients, settings=settings, command=command)
+    typer.echo(f"Report: {path}")
+
+
+def _table(sessions: Sequence[AttackSession], clients: Sequence[ClientData], seconds: Sequence[float]) -> str:
+    """The scores of every session as aligned text."""
+    from workbench.metrics import label_errors, score
+
+    true_counts = sum(client.label_counts for client in clients)
+    rows = [("method", "recovered", "PSNR", "SSIM", "label errors", "steps", "time")]
+    for session, took in zip(sessions, seconds, strict=True):
+        quality = score(session.reconstruction(), clients)
+        wrong = label_errors(true_counts, session.label_counts.sum(0))
+        rows.append(
+            (
+                session.config.method,
+                f"{quality.recovered_percent:.1f} %",
+                f"{quality.psnr.mean():.2f} dB",
+                f"{quality.ssim.mean():.3f}",
+                f"{wrong:g} of {session.label_counts.sum()}",
+                str(session.num_steps),
+                f"{took:.1f} s",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _check_outputs(*paths: Path | None) -> None:
+    """Before hours of work, not after them."""
+    for path in paths:
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ConfigError(f"{str(path)!r} is a folder; name the file to write.")
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ConfigError(f"{str(path)!r} cannot be written: {str(folder)!r} is not a folder that lets you.")
+
+
+def _keep_compilations() -> None:
+    """Let JAX keep what it compiles, so that a second start need not wait; a cache of the user's own goes first."""
+    import jax
+
+    from workbench.data.download import cache_folder
+
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    # A cache that cannot be read or written costs time and nothing else.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning)
+    for name, value in {
+        "jax_compilation_cache_dir": str(cache_folder() / "compiled"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        jax.config.update(name, value)  # type: ignore[no-untyped-call]

@@ -1,0 +1,369 @@
+"""A report of one or several attacks on an update: one HTML file that asks nothing of the network."""
+
+from __future__ import annotations
+
+import base64
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from workbench.attack.attack import Reconstruction
+from workbench.config import AttackConfig
+from workbench.data.dataset import ClientData
+from workbench.errors import ConfigError
+from workbench.metrics import Score, label_errors, score
+from workbench.session import AttackSession
+from workbench.views import render
+from workbench.weights import write_atomically
+
+__all__ = ["report_html", "write_report"]
+
+PURPOSE = (
+    "This report shows what an honest-but-curious server can learn from one update of federated averaging; it is for "
+    "auditing one's own federated learning."
+)
+# Beyond these an epochs sheet is too small to see anything, and too large a file.
+_MOST_COLUMNS = 12
+_FIGURE_DPI = 144
+
+
+@dataclass(frozen=True, eq=False)
+class _Attack:
+    """What the report says about one session."""
+
+    session: AttackSession
+    result: Reconstruction
+    quality: Score | None  # where the truth is known
+
+    @property
+    def name(self) -> str:
+        return self.session.config.method
+
+    @property
+    def best_first(self) -> NDArray[np.int64]:
+        """[N] the true images, or without truth the reconstructions, in the order in which they are shown."""
+        if self.quality is None:
+            return np.arange(len(self.result.images))
+        return np.argsort(-self.quality.psnr, kind="stable")
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    session: AttackSession | Sequence[AttackSession],
+    truth: ClientData | Sequence[ClientData] | None = None,
+    *,
+    settings: Mapping[str, object] | None = None,
+    command: str | None = None,
+) -> None:
+    """Write a report as one HTML file, whole or not at all.
+
+    Args:
+        path: where to; a file that is there is replaced.
+        session: the attack, or several on the same update, for instance with different methods.
+        truth: the client, or all clients of an aggregate, to compare with; None where nobody knows it.
+        settings: what to say beside what the session knows, such as the client's defence.
+        command: how to make it again on the command line; None says how in Python.
+    """
+    write_atomically(path, report_html(session, truth, settings=settings, command=command).encode())
+
+
+def report_html(
+    session: AttackSession | Sequence[AttackSession],
+    truth: ClientData | Sequence[ClientData] | None = None,
+    *,
+    settings: Mapping[str, object] | None = None,
+    command: str | None = None,
+) -> str:
+    """The text of the report; the arguments are those of `write_report`."""
+    sessions = [session] if isinstance(session, AttackSession) else list(session)
+    if not sessions or not all(isinstance(one, AttackSession) for one in sessions):
+        raise ConfigError("session must be an AttackSession or a non-empty list of them.")
+    clients = [truth] if isinstance(truth, ClientData) else list(truth or [])
+    attacks = []
+    for one in sessions:
+        result = one.reconstruction()
+        attacks.append(_Attack(one, result, score(result, clients) if clients else None))
+    true_counts = np.sum([client.label_counts for client in clients], axis=0) if clients else None
+    parts = [
+        f"<h1>What an update gave away</h1><p>{PURPOSE}</p>",
+        _scores(attacks, true_counts),
+        _target(attacks[0], clients, settings or {}),
+        _server_view(attacks[0].session),
+        _labels(attacks[0].session, clients, true_counts),
+    ]
+    for attack in attacks:
+        title = f": {attack.name}" if len(attacks) > 1 else ""
+        parts += [_pictures(attack, clients, title), _epochs(attack, clients, title), _loss(attack.session, title)]
+    parts.append(_again(sessions, command))
+    light, dark = _palette("light", note="#57606a"), _palette("dark", note="#a7b0ba")
+    return _PAGE.format(light=light, dark=dark, style=_STYLE, body="\n".join(parts))
+
+
+# Sections
+
+
+def _scores(attacks: Sequence[_Attack], true_counts: NDArray[np.int64] | None) -> str:
+    rows = []
+    for attack in attacks:
+        session, quality = attack.session, attack.quality
+        steps = f"{session.num_steps} of {session.total_steps}"
+        row: list[object] = [attack.name]
+        if quality is not None and true_counts is not None:
+            wrong = label_errors(true_counts, session.label_counts.sum(0))
+            row += [
+                f"{quality.recovered_percent:.1f} %",
+                f"{quality.psnr.mean():.2f} dB",
+                f"{quality.ssim.mean():.3f}",
+                f"{wrong:g} of {true_counts.sum()}",
+            ]
+        rows.append([*row, steps, session.outcome.value])
+    head = ["method", *(["recovered", "PSNR", "SSIM", "label errors"] if true_counts is not None else []), "steps"]
+    note = ""
+    if attacks[0].quality is not None:
+        note = (
+            f"<p class='note'>An image counts as recovered above {attacks[0].quality.threshold:g} dB. Every "
+            "reconstruction stands for one true image, none for two; PSNR and SSIM are means over all images.</p>"
+        )
+    return _section("Result", _table([*head, "outcome"], rows) + note)
+
+
+def _target(attack: _Attack, clients: Sequence[ClientData], settings: Mapping[str, object]) -> str:
+    session = attack.session
+    observed = session.observation
+    known: dict[str, object] = {
+        "client": "; ".join(client.name for client in clients) or "not known to this report",
+        "images": f"{observed.num_images} of {_by(observed.image_shape)}",
+        "epochs": observed.epochs,
+        "batch size": observed.batch_size,
+        "local steps": observed.local_steps,
+        "learning rate": f"{observed.learning_rate:g}",
+        "network": f"{session.model.name}, {_weights(observed.server_weights):,} weights",
+        "seed": session.seed,
+    }
+    if observed.num_clients > 1:
+        known["clients in the update"] = observed.num_clients
+    return _section("What was attacked", _facts({**known, **settings}))
+
+
+def _server_view(session: AttackSession) -> str:
+    view = session.attacker_view()
+    columns = "".join(
+        f"<div><h3>{escape(side.capitalize())}</h3>{_facts({name: _shown(value) for name, value in facts.items()})}"
+        "</div>"
+        for side, facts in view.items()
+    )
+    return _section("What the server saw", f"<div class='columns'>{columns}</div>")
+
+
+def _labels(session: AttackSession, clients: Sequence[ClientData], true_counts: NDArray[np.int64] | None) -> str:
+    counts: dict[str, NDArray[Any]] = {method: estimate.whole for method, estimate in session.labels.items()}
+    names = clients[0].class_names if clients else None
+    if true_counts is None:
+        told = "Label counts as every method recovers them from the weights."
+    else:
+        errors = {method: label_errors(true_counts, whole) for method, whole in counts.items()}
+        told = "Labels wrong, of " + str(true_counts.sum()) + ": "
+        told += ", ".join(f"{method} {wrong:g}" for method, wrong in errors.items()) + "."
+    image = _themed(lambda theme: render.label_figure(counts, true_counts, names, theme=theme), told)
+    used = "<p>The last layer's gradient tells how many images of each class there are, before any image is seen.</p>"
+    return _section("Label counts, from the weights alone", used + image + f"<p class='note'>{escape(told)}</p>")
+
+
+def _pictures(attack: _Attack, clients: Sequence[ClientData], title: str) -> str:
+    images, quality = attack.result.images, attack.quality
+    if quality is None:
+        shown = "".join(
+            f"<figure>{_image(render.picture(image), f'Reconstruction {number}', 56)}"
+            f"<figcaption>{number}</figcaption></figure>"
+            for number, image in enumerate(images, 1)
+        )
+        return _section(f"Reconstruction{title}", f"<div class='grid'>{shown}</div>")
+    true_images = np.concatenate([client.images for client in clients])
+    names = [client.class_names[label] for client in clients for label in client.labels]
+    recovered = quality.psnr > quality.threshold
+    figures = []
+    for index in attack.best_first:
+        value = f"{quality.psnr[index]:.1f} dB"
+        original = _image(render.picture(true_images[index]), f"True image of class {names[index]}", 56)
+        found = _image(render.picture(images[quality.order[index]]), f"Its reconstruction, PSNR {value}", 56)
+        mark = " class='recovered'" if recovered[index] else ""
+        figures.append(f"<figure{mark}>{original}{found}<figcaption>{value}</figcaption></figure>")
+    told = (
+        f"<p>The true image above, its reconstruction below, best first. {recovered.sum()} of {len(recovered)} are "
+        f"above {quality.threshold:g} dB; their frame is thick.</p>"
+    )
+    return _section(f"Truth and reconstruction{title}", f"{told}<div class='grid'>{''.join(figures)}</div>")
+
+
+def _epochs(attack: _Attack, clients: Sequence[ClientData], title: str) -> str:
+    result, quality = attack.result, attack.quality
+    if len(result.epochs) == 1:
+        return _section(f"Epochs{title}", "<p>This method has one set of images for all epochs: nothing to match.</p>")
+    shown = attack.best_first[:_MOST_COLUMNS]
+    truth = None
+    if quality is not None:
+        true_images = np.concatenate([client.images for client in clients])
+        truth = np.empty_like(true_images)
+        truth[quality.order] = true_images
+        shown = quality.order[shown]
+    told = (
+        f"One row for each of the {len(result.epochs)} epochs, aligned by the matching, and what they combine to: the "
+        f"{len(shown)} {'best images' if quality is not None else 'first images'}."
+    )
+    sheet = _themed(
+        lambda theme: render.epochs_sheet(
+            result.epochs, result.images, result.permutations, order=shown, truth=truth, density=2, theme=theme
+        ),
+        told,
+    )
+    return _section(f"Epochs{title}", f"<p>{told}</p>{sheet}")
+
+
+def _loss(session: AttackSession, title: str) -> str:
+    history, warm = session.history, session.config.warm_start_steps
+    told = "No step was made."
+    if len(history.loss):
+        told = f"The loss fell from {history.loss[0]:.3g} to {history.loss[-1]:.3g} in {len(history.loss)} steps."
+        if warm:
+            told += f" The first {warm} steps are a warm start, with a loss of its own."
+        if history.steering:
+            told += f" {len(history.steering)} changes were made on the way."
+    figure = _themed(lambda theme: render.loss_figure(history, warm_start_steps=warm, theme=theme), told)
+    return _section(f"Loss{title}", f"{figure}<p class='note'>{escape(told)}</p>")
+
+
+def _again(sessions: Sequence[AttackSession], command: str | None) -> str:
+    lines = [command] if command is not None else [_in_python(session) for session in sessions]
+    versions = {name: version(name) for name in ("fedavg-leakage-workbench", "jax", "numpy")}
+    told = ", ".join(f"{name} {number}" for name, number in versions.items())
+    device = f"on {sessions[0].device.device_kind}, Python {platform.python_version()}"
+    code = escape("\n".join(lines))
+    return _section("To make it again", f"<pre><code>{code}</code></pre><p class='note'>{escape(told)}, {device}.</p>")
+
+
+def _in_python(session: AttackSession) -> str:
+    default = AttackConfig()
+    changed = [
+        f"{field.name}={getattr(session.config, field.name)!r}"
+        for field in fields(AttackConfig)
+        if getattr(session.config, field.name) != getattr(default, field.name)
+    ]
+    config = f"wb.AttackConfig({', '.join(changed)})"
+    return f"wb.AttackSession(model, observation, {config}, seed={session.seed}).run({session.num_steps})"
+
+
+# Pieces of HTML
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    cells = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<div class='wide'><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _facts(facts: Mapping[str, object]) -> str:
+    rows = (f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
+    return f"<dl>{''.join(rows)}</dl>"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.sum()} images in {(value.sum(0) > 0).sum()} classes"
+    if isinstance(value, tuple):
+        return _by(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _weights(weights: Mapping[str, Mapping[str, Any]]) -> int:
+    return sum(array.size for arrays in weights.values() for array in arrays.values())
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def _image(png: bytes, alt: str, width: int) -> str:
+    return f"<img src='{_data_uri(png)}' alt='{escape(alt, quote=True)}' width='{width}'>"
+
+
+def _themed(draw: Callable[[str], Figure | bytes], alt: str) -> str:
+    """A picture that follows the reader's light or dark setting."""
+    drawn = {theme: draw(theme) for theme in render.THEMES}
+    pngs = {
+        theme: render.figure_png(image, _FIGURE_DPI) if isinstance(image, Figure) else image
+        for theme, image in drawn.items()
+    }
+    dark = f"<source srcset='{_data_uri(pngs['dark'])}' media='(prefers-color-scheme: dark)'>"
+    light = _image(pngs["light"], alt, _pixel_width(pngs["light"]) // 2)
+    return f"<div class='wide'><picture>{dark}{light}</picture></div>"
+
+
+def _pixel_width(png: bytes) -> int:
+    """From the header: the width is the first number of PNG's first block."""
+    return int.from_bytes(png[16:20], "big")
+
+
+def _palette(theme: str, note: str) -> str:
+    colours = render.THEMES[theme]
+    named = {"paper": colours.paper, "ink": colours.ink, "faint": colours.faint, "accent": colours.accent, "note": note}
+    return ":root { " + " ".join(f"--{name}: {colour};" for name, colour in named.items()) + " }"
+
+
+_STYLE = """
+body {
+  margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
+  background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
+}
+h1 { font-size: 1.8rem; }
+h2 { font-size: 1.3rem; margin: 2.5rem 0 0.75rem; }
+h3 { font-size: 1rem; margin: 0; }
+.note { color: var(--note); font-size: 0.9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { text-align: left; padding: 0.35rem 1.25rem 0.35rem 0; border-bottom: 1px solid var(--faint); }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0.15rem 1rem; margin: 0.5rem 0; }
+dt { color: var(--note); }
+dd { margin: 0; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1rem 2rem; }
+.grid { display: flex; flex-wrap: wrap; gap: 0.75rem; }
+figure { margin: 0; padding: 4px; border: 1px solid var(--faint); display: flex; flex-direction: column; gap: 4px; }
+figure.recovered { border: 3px solid var(--accent); padding: 2px; }
+figure img { image-rendering: pixelated; }
+figcaption { font-size: 0.75rem; text-align: center; }
+pre { overflow-x: auto; padding: 0.75rem; border: 1px solid var(--faint); }
+"""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>What an update gave away</title>
+<style>
+:root {{ color-scheme: light dark; }}
+{light}
+@media (prefers-color-scheme: dark) {{ {dark} }}
+{style}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
