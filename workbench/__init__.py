@@ -16,6 +16,7 @@ from workbench.federated import (
     server_rounds,
 )
 from workbench.metrics import label_errors, score
+from workbench.recording import Recording, replay
 from workbench.runner import SessionRunner
 from workbench.session import AttackSession
 from workbench.weights import load_weights, save_weights
@@ -31,6 +32,7 @@ __all__ = [
     "Dataset",
     "DefenceConfig",
     "Observation",
+    "Recording",
     "SessionRunner",
     "WorkbenchError",
     "accuracy",
@@ -41,6 +43,7 @@ __all__ = [
     "load_dataset",
     "load_weights",
     "models",
+    "replay",
     "save_weights",
     "score",
     "server_rounds",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from enum import Enum
 
-from workbench.errors import ConfigError, check_kind
+from workbench.errors import ConfigError, check_count, check_kind
 from workbench.session import AttackSession, Outcome, Snapshot
 
 __all__ = ["RunnerState", "SessionRunner"]
 
 _driven: weakref.WeakValueDictionary[int, SessionRunner] = weakref.WeakValueDictionary()
 _driven_lock = threading.Lock()
+_PATIENCE_SECONDS = 2.0
 
 
 class RunnerState(Enum):
@@ -56,7 +58,7 @@ class SessionRunner:
         self._listeners: list[Callable[[Snapshot], None]] = []
         self._changed = threading.Condition()
         self._state = RunnerState.IDLE
-        self._is_pausing = self._is_stopping = False
+        self._is_pausing = self._is_stopping = self._is_computing = False
         self._goal = 0
         self._thread: threading.Thread | None = None
 
@@ -73,18 +75,24 @@ class SessionRunner:
         """Call it with a `Snapshot` after every step."""
         self._listeners.append(listener)
 
+    def remove_listener(self, listener: Callable[[Snapshot], None]) -> None:
+        """Do not call it any more; nothing happens where it was not added."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
     def start(self, steps: int | None = None) -> None:
         """Begin, or go on where the last run ended.
 
         Args:
             steps: how many; None goes to the configuration's last.
         """
+        session = self.session
+        goal = session.total_steps if steps is None else session.num_steps + check_count("steps", steps)
         with self._changed:
             if self.is_active:
-                raise ConfigError("this runner is running already; pause or stop it first.")
+                raise ConfigError("this runner is running already; stop it first, or resume it where it is paused.")
             self._claim()
-            session = self.session
-            self._goal = session.total_steps if steps is None else session.num_steps + steps
+            self._goal = goal
             self._is_pausing = self._is_stopping = False
             self.error = self.listener_error = None
             self._state = RunnerState.RUNNING
@@ -140,12 +148,15 @@ class SessionRunner:
                 if not self._may_go_on():
                     ended = RunnerState.STOPPED
                     break
+                self._is_computing = True
                 self.session.step()
+                self._is_computing = False
                 self._tell()
         except BaseException as error:  # raised again in wait(), on the thread that asks
             self.error, ended = error, RunnerState.FAILED
         finally:
             with self._changed:
+                self._is_computing = False
                 self._state = ended
                 self._changed.notify_all()
         self._tell()
@@ -166,7 +177,7 @@ class SessionRunner:
         for listener in tuple(self._listeners):
             try:
                 listener(snapshot)
-            except Exception as error:  # a view must never stop the attack
+            except BaseException as error:  # a view must never stop the attack
                 self.listener_error = error
 
 
@@ -176,6 +187,9 @@ def _stop_all() -> None:
         runners = list(_driven.values())
     for runner in runners:
         runner.stop()
+    # A step cannot be cut short without aborting the process; a listener that hangs can be left behind.
+    patience = time.monotonic() + _PATIENCE_SECONDS
     for runner in runners:
-        if runner._thread is not None:
-            runner._thread.join()
+        thread = runner._thread
+        while thread is not None and thread.is_alive() and (runner._is_computing or time.monotonic() < patience):
+            thread.join(0.05)

@@ -1,22 +1,23 @@
-"""The attack in a person's hands: step, steer, look back, go back, fork, save and resume.
+"""The attack in a person's hands: step, steer, look back, go back, fork, save, resume and record.
 
 No threads and no widgets live here: a session does what it is told, when it is told, and returns when the device has
-finished. `workbench.runner` drives one in the background.
+finished. `workbench.runner` drives one in the background; steering and looking are safe meanwhile, from any thread.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
@@ -29,34 +30,18 @@ from workbench.attack.objective import Steering, Terms
 from workbench.attack.priors import Summary
 from workbench.attack.step import AttackState, StepInfo
 from workbench.config import LABEL_METHODS, AttackConfig
-from workbench.errors import ConfigError, check_choice, check_count, check_number
+from workbench.data.dataset import ClientData
+from workbench.errors import ConfigError, check_choice, check_count, check_kind, check_number, shown
 from workbench.federated.observation import Observation
 from workbench.models import Model
+from workbench.recording import STEERABLE, Outcome, Recording, SessionHistory, SteeringEvent
 
 __all__ = ["AttackSession", "Outcome", "SessionHistory", "Snapshot", "SteeringEvent"]
 
 
-class Outcome(Enum):
-    """How a session stands, with a sentence for people."""
-
-    NEW = "no step made yet"
-    IN_PROGRESS = "in progress"
-    FINISHED = "all steps of the configuration made"
-    DIVERGED = "diverged: the loss stopped being finite, the last good state is kept"
-
-
-@dataclass(frozen=True)
-class SteeringEvent:
-    """A change of a weight or of the step size, and the step from which it acts."""
-
-    step: int
-    name: str
-    value: float
-
-
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A moment of a session, for views: immutable, and with no claim on the device once read."""
+    """A moment of a session, for views: immutable; `AttackSession.reconstruction` makes images of it."""
 
     step: int
     total_steps: int
@@ -68,35 +53,18 @@ class Snapshot:
 
 
 @dataclass(frozen=True, eq=False)
-class SessionHistory:
-    """What happened so far.
+class _Moment:
+    """Everything about a session that changes. It is replaced as a whole, so that no other thread sees half of one."""
 
-    Attributes:
-        loss: [n] before every step made.
-        terms: every term's weighted part in it, [n] each.
-        gradient_norm: [n].
-        step_size: [n].
-        steering: every change, in order.
-        snapshot_steps: the steps whose state is kept, for looking and for going back without computing again.
-    """
-
-    loss: NDArray[np.float32]
-    terms: dict[str, NDArray[np.float32]]
-    gradient_norm: NDArray[np.float32]
-    step_size: NDArray[np.float32]
-    steering: tuple[SteeringEvent, ...]
-    snapshot_steps: tuple[int, ...]
-
-
-_STEERABLE = {
-    "update_weight": "update",
-    "prior_weight": "prior",
-    "tv_weight": "tv",
-    "clip_weight": "clip",
-    "consensus_weight": "consensus",
-    "own_weight": "own",
-    "step_size": "step_size",
-}
+    state: AttackState
+    step: int
+    phase: int
+    infos: tuple[StepInfo, ...]  # of all steps made, in parts
+    steering: Steering
+    events: tuple[SteeringEvent, ...]
+    snapshots: dict[int, AttackState]
+    snapshot_every: int
+    has_diverged: bool = False
 
 
 class AttackSession:
@@ -151,32 +119,34 @@ class AttackSession:
             snapshot_every: keep the state about every so many steps.
             snapshot_bytes: the most memory that kept states may take; beyond it every other one is dropped.
         """
+        self._snapshot_every = check_count("snapshot_every", snapshot_every)
+        self._snapshot_bytes = check_count("snapshot_bytes", snapshot_bytes)
         self.device = find_device(device)
         self.model = model
         self._own = {"prior": prior, "regularizer": regularizer, "optimizer": optimizer}
-        self._attack = prepare(
-            model,
-            observation,
-            config,
-            seed=seed,
-            label_counts=label_counts,
-            batch_labels=batch_labels,
-            image_order=image_order,
-            prior=prior,
-            regularizer=regularizer,
-            optimizer=optimizer,
-            device=self.device,
-        )
-        self._snapshot_every = self._first_snapshot_every = check_count("snapshot_every", snapshot_every)
-        self._snapshot_bytes = check_count("snapshot_bytes", snapshot_bytes)
-        self._state = self._attack.start()
-        self._step = 0
-        self._steering = self._attack.steering
-        self._events: list[SteeringEvent] = []
-        self._infos: list[StepInfo] = []
-        self._snapshots: dict[int, AttackState] = {0: self._state}
-        self._has_diverged = False
-        self._seconds_per_step: float | None = None
+        # For what is made along the way; everything that is kept is committed to the device.
+        with jax.default_device(self.device):
+            self._attack = prepare(
+                model,
+                _placed(check_kind("observation", observation, Observation), self.device),
+                config,
+                seed=seed,
+                label_counts=label_counts,
+                batch_labels=batch_labels,
+                image_order=image_order,
+                prior=prior,
+                regularizer=regularizer,
+                optimizer=optimizer,
+                device=self.device,
+            )
+            start = self._attack.start()
+        self._now = _Moment(start, 0, 0, (), self._attack.steering, (), {0: start}, self._snapshot_every)
+        # Changes asked for since the last step began; the lock is only ever held for a moment.
+        self._asked: list[dict[str, float]] = []
+        self._lock = threading.Lock()
+        self._stepping = threading.Lock()
+        self._seconds: dict[int, float] = {}  # a step of each phase
+        self._compiled_phases: set[int] = set()
         self._autosave: tuple[str | os.PathLike[str], int | None, float | None] | None = None
         self._saved_at = (0, time.monotonic())
         self._labels: dict[str, LabelEstimate] | None = None
@@ -196,9 +166,14 @@ class AttackSession:
         return self._attack.seed
 
     @property
+    def device_name(self) -> str:
+        """As it can be passed for ``device``, e.g. ``gpu:1``."""
+        return _name(self.device)
+
+    @property
     def num_steps(self) -> int:
         """How many steps were made."""
-        return self._step
+        return self._now.step
 
     @property
     def total_steps(self) -> int:
@@ -208,57 +183,69 @@ class AttackSession:
     @property
     def steering(self) -> dict[str, float]:
         """The weights of the loss terms and the step size as they act on the next step."""
-        return {name: float(getattr(self._steering, field)) for name, field in _STEERABLE.items()}
+        steering = self._current().steering
+        return {name: float(getattr(steering, _field(name))) for name in STEERABLE}
 
     @property
     def outcome(self) -> Outcome:
-        if self._has_diverged:
+        return self._outcome(self._now)
+
+    def _outcome(self, moment: _Moment) -> Outcome:
+        if moment.has_diverged:
             return Outcome.DIVERGED
-        if self._step == 0:
+        if moment.step == 0:
             return Outcome.NEW
-        return Outcome.FINISHED if self._step >= self.total_steps else Outcome.IN_PROGRESS
+        return Outcome.FINISHED if moment.step >= self.total_steps else Outcome.IN_PROGRESS
 
     @property
     def loss(self) -> float | None:
         """Before the last step made."""
-        return float(self._infos[-1].loss[-1]) if self._infos else None
+        return self.snapshot().loss
 
     @property
     def seconds_per_step(self) -> float | None:
-        """As measured, without the first call, which compiles."""
-        return self._seconds_per_step
+        """As measured, without first calls, which compile."""
+        return self._seconds.get(self._now.phase)
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the configuration's last step, at the speed so far."""
-        if self._seconds_per_step is None:
-            return None
-        return max(0, self.total_steps - self._step) * self._seconds_per_step
+        """Until the configuration's last step, at the speed so far; None while a part to come was not measured yet."""
+        step, left = self._now.step, 0.0
+        for index, phase in enumerate(self._attack.phases):
+            last = self.total_steps if phase.last_step is None else phase.last_step
+            if last > max(step, phase.first_step):
+                left += (last - max(step, phase.first_step)) * self._seconds.get(index, math.nan)
+        return None if math.isnan(left) else left
 
     @property
     def memory_estimate(self) -> int:
         """The bytes that a step needs at its peak, by the shapes of what it keeps."""
         return self._attack.memory_estimate()
 
+    def needs(self) -> str:
+        """What a run takes, in a sentence: memory at once, time after the first steps."""
+        step, kept = _megabytes(self.memory_estimate), _megabytes(self._snapshot_bytes)
+        left, remaining = self.seconds_left, max(0, self.total_steps - self.num_steps)
+        time_needed = "known after the first ones" if left is None else f"about {left:.0f} s"
+        return (
+            f"A step needs about {step} on {self.device_name}, kept snapshots up to {kept}; "
+            f"time for {remaining} more steps: {time_needed}."
+        )
+
     @property
     def history(self) -> SessionHistory:
-        infos = self._all_infos()
+        return self._history(self._current())
+
+    def _history(self, moment: _Moment) -> SessionHistory:
+        infos = _joined(moment.infos)
         return SessionHistory(
             loss=infos.loss,
             terms=infos.terms._asdict(),
             gradient_norm=infos.gradient_norm,
             step_size=infos.step_size,
-            steering=tuple(self._events),
-            snapshot_steps=tuple(sorted(self._snapshots)),
+            steering=moment.events,
+            snapshot_steps=tuple(sorted(moment.snapshots)),
         )
-
-    def _all_infos(self) -> StepInfo:
-        if not self._infos:
-            none = np.zeros(0, np.float32)
-            return StepInfo(none, Terms(*[none] * len(Terms._fields)), none, none)
-        if len(self._infos) > 1:
-            self._infos = [jax.tree.map(lambda *parts: np.concatenate(parts), *self._infos)]
-        return self._infos[0]
 
     @property
     def labels(self) -> dict[str, LabelEstimate]:
@@ -266,9 +253,10 @@ class AttackSession:
         if self._labels is None:
             has_bias = "bias" in self.observation.server_weights[self.model.last_layer]
             methods = [method for method in LABEL_METHODS if has_bias or method != "bias"]
-            self._labels = {
-                method: estimate_labels(self.model, self.observation, method, seed=self.seed) for method in methods
-            }
+            with jax.default_device(self.device):
+                self._labels = {
+                    method: estimate_labels(self.model, self.observation, method, seed=self.seed) for method in methods
+                }
         return self._labels
 
     @property
@@ -276,15 +264,16 @@ class AttackSession:
         """[A, K] the counts that the attack uses."""
         return self._attack.label_counts
 
-    def reconstruction(self) -> Reconstruction:
-        """The images found so far, matched and combined."""
-        return self._attack.reconstruct(self._state)
+    def reconstruction(self, snapshot: Snapshot | None = None) -> Reconstruction:
+        """The images found so far, or those of a snapshot, matched and combined."""
+        return self._attack.reconstruct(self._now.state if snapshot is None else snapshot.state)
 
     def reconstruction_at(self, step: int) -> Reconstruction:
-        """The images as they were at a kept snapshot (`history.snapshot_steps`)."""
-        if step not in self._snapshots:
-            raise ConfigError(f"step = {step!r} has no snapshot; kept are {sorted(self._snapshots)}.")
-        return self._attack.reconstruct(self._snapshots[step])
+        """The images as they were at a kept step (`history.snapshot_steps`), or are now."""
+        kept = self._now.snapshots | {self._now.step: self._now.state}
+        if step not in kept:
+            raise ConfigError(f"step = {shown(step)} has no snapshot; kept are {sorted(kept)}.")
+        return self._attack.reconstruct(kept[step])
 
     def attacker_view(self) -> dict[str, dict[str, Any]]:
         """What the server received, what it assumes, and what it never sees."""
@@ -315,49 +304,81 @@ class AttackSession:
 
     def snapshot(self) -> Snapshot:
         """This moment, for a view."""
-        last = self._infos[-1] if self._infos else None
+        moment = self._now
+        last = moment.infos[-1] if moment.infos else None
         return Snapshot(
-            step=self._step,
+            step=moment.step,
             total_steps=self.total_steps,
-            outcome=self.outcome,
-            loss=self.loss,
+            outcome=self._outcome(moment),
+            loss=None if last is None else float(last.loss[-1]),
             terms={} if last is None else {name: float(term[-1]) for name, term in last.terms._asdict().items()},
-            seconds_per_step=self._seconds_per_step,
-            state=self._state,
+            seconds_per_step=self._seconds.get(moment.phase),
+            state=moment.state,
         )
 
     def __repr__(self) -> str:
-        o, shape = self.observation, "x".join(map(str, self.observation.image_shape))
-        loss = "" if self.loss is None else f", loss {self.loss:.4g}"
+        o, now = self.observation, self.snapshot()
         clients = "" if o.num_clients == 1 else f"{o.num_clients} clients of "
+        loss = "" if now.loss is None else f", loss {now.loss:.4g}"
         return (
-            f"AttackSession({clients}N={o.num_images} images {shape}, E={o.epochs}, m={o.batch_size}; "
-            f"{self.config.method} on {self.device}; step {self._step} of {self.total_steps}{loss}; "
-            f"{self.outcome.value})"
+            f"AttackSession({clients}N={o.num_images} images {'x'.join(map(str, o.image_shape))}, E={o.epochs}, "
+            f"m={o.batch_size}; {self.config.method} on {self.device_name}; "
+            f"step {now.step} of {now.total_steps}{loss}; {now.outcome.value})"
         )
 
     # Going on
 
     def step(self, n: int = 1) -> None:
-        """Make n steps; past the configuration's number is allowed. Returns when the device has finished."""
+        """Make n steps; past the configuration's number is allowed. Returns when the device has finished.
+
+        Nothing is kept or saved in between: many calls with few steps, or `run`, leave more snapshots.
+        """
         n = check_count("n", n)
-        if self._has_diverged:
-            raise ConfigError(f"the session {Outcome.DIVERGED.value} (step {self._step}); rewind or fork from earlier.")
-        is_first = not self._infos
-        started = time.perf_counter()
-        state, infos = self._attack.advance(self._state, self._steering, n)
-        _finish(state)
-        elapsed = (time.perf_counter() - started) / n
+        with self._stepping:
+            now = self._take_steering()
+            self._check_can_go_on(now)
+            started = time.perf_counter()
+            state, infos = self._attack.advance(now.state, now.steering, n)
+            # The images too, for the loss tells only of those before the last step.
+            is_finite = bool(jnp.isfinite(jnp.vdot(state.images, state.images))) and len(infos.loss) == n
+            _finish(state)
+            phase = int(state.phase)
+            self._measure(now.phase, phase, (time.perf_counter() - started) / n)
+            after = self._after(now, state, phase, infos)
+            self._now = self._keep_snapshot(after) if is_finite else self._last_good(now, after)
+            self._save_when_due()
+
+    def _check_can_go_on(self, moment: _Moment) -> None:
+        if moment.has_diverged:
+            raise ConfigError(
+                f"the session {Outcome.DIVERGED.value} (step {moment.step}); rewind, steer, and go on from there."
+            )
+
+    def _after(self, now: _Moment, state: AttackState, phase: int, infos: StepInfo) -> _Moment:
         made = len(infos.loss)
-        self._state, self._step, self._has_diverged = state, self._step + made, made < n
-        if made:
-            self._infos.append(infos)
-        if not is_first:
-            # The median would need memory; a decaying mean forgets a compilation soon enough.
-            before = self._seconds_per_step
-            self._seconds_per_step = elapsed if before is None else 0.7 * before + 0.3 * elapsed
-        self._keep_snapshot()
-        self._save_when_due()
+        parts = (*now.infos, infos) if made else now.infos
+        # Joined now and then: a thousand little arrays take much more memory than their numbers.
+        if len(parts) > _MOST_PARTS:
+            parts = (_joined(parts),)
+        return replace(now, state=state, step=now.step + made, phase=phase, infos=parts)
+
+    def _last_good(self, now: _Moment, after: _Moment) -> _Moment:
+        """The last moment whose loss was finite: one step before the loss, or the images, were not."""
+        good = max(after.step - 1, 0)
+        state = self._state_at(now, good)
+        events = tuple(event for event in now.events if event.step <= good)
+        return replace(
+            _cut(replace(now, infos=after.infos), state, good),
+            events=events,
+            steering=self._steering_at(events, good),
+            has_diverged=True,
+        )
+
+    def _measure(self, phase_before: int, phase: int, seconds: float) -> None:
+        if phase == phase_before and phase in self._compiled_phases:
+            # The median would need memory; a decaying mean follows a machine that gets busy.
+            self._seconds[phase] = 0.7 * self._seconds.get(phase, seconds) + 0.3 * seconds
+        self._compiled_phases.add(phase)
 
     def run(self, steps: int | None = None, callback: Callable[[AttackSession], None] | None = None) -> AttackSession:
         """Make steps with a progress bar; Ctrl-C stops after the current one and leaves the session usable.
@@ -366,26 +387,37 @@ class AttackSession:
             steps: how many; None goes to the configuration's last.
             callback: called with the session after every step.
         """
-        goal = self.total_steps if steps is None else self._step + check_count("steps", steps)
-        with _interruptible() as interrupted, tqdm(total=goal, initial=self._step, unit="step", desc="attack") as bar:
-            while self._step < goal and not interrupted.is_set() and not self._has_diverged:
-                before = self._step
-                # Several steps at a time where they are short, so that showing progress costs nothing.
-                pace = 1 if callback or not self._seconds_per_step else int(0.2 / max(self._seconds_per_step, 1e-4))
-                self.step(max(1, min(pace, goal - self._step)))
-                bar.update(self._step - before)
-                if self._infos:
-                    terms = {name: float(term[-1]) for name, term in self._infos[-1].terms._asdict().items()}
-                    shown = {name: f"{value:.3g}" for name, value in terms.items() if value}
-                    bar.set_postfix(loss=f"{self.loss:.4g}", **shown)
+        goal = self.total_steps if steps is None else self.num_steps + check_count("steps", steps)
+        self._check_can_go_on(self._now)
+        with _interruptible() as interrupted, tqdm(total=goal, initial=self.num_steps, unit="step") as bar:
+            bar.set_description("attack")
+            while self.num_steps < goal and not interrupted.is_set() and self.outcome is not Outcome.DIVERGED:
+                before = self.num_steps
+                self.step(1 if callback else min(goal - before, self._pace()))
+                now = self.snapshot()
+                bar.update(now.step - before)
+                if now.loss is not None:
+                    terms = {name: f"{value:.3g}" for name, value in now.terms.items() if value}
+                    bar.set_postfix({"loss": f"{now.loss:.4g}", **terms})
                 if callback is not None:
                     callback(self)
             if interrupted.is_set():
                 bar.set_description("stopped")
         return self
 
+    def _pace(self) -> int:
+        """How many steps to make at once: few enough to stop, show, keep and save in time."""
+        now, every_steps = self._now, self._autosave[1] if self._autosave else None
+        pace = int(0.1 / max(self._seconds.get(now.phase, math.inf), 1e-4))
+        pace = min(pace, max(now.snapshots) + now.snapshot_every - now.step)
+        if every_steps is not None:
+            pace = min(pace, self._saved_at[0] + every_steps - now.step)
+        return max(1, pace)
+
     def steer(self, **changes: float) -> None:
         """Change loss weights or the step size from the next step on; nothing is compiled again.
+
+        While a step is being computed, it returns at once and acts on the step after.
 
         Args:
             changes: any of ``update_weight`` (a factor on its schedule), ``prior_weight``, ``tv_weight``,
@@ -393,58 +425,74 @@ class AttackSession:
         """
         checked = {}
         for name, value in changes.items():
-            check_choice("steer", name, _STEERABLE)
+            check_choice("steer", name, STEERABLE)
             least = {"above": 0.0} if name == "step_size" else {"minimum": 0.0}
             checked[name] = check_number(name, value, **least)
-        for name, value in checked.items():
-            self._steering = self._steering._replace(**{_STEERABLE[name]: value})
-            self._events.append(SteeringEvent(self._step, name, value))
+        with self._lock:
+            self._asked.append(checked)
+
+    def _current(self) -> _Moment:
+        """This moment, with the steering asked for since the last step began."""
+        with self._lock:
+            return _steered(self._now, self._asked)
+
+    def _take_steering(self) -> _Moment:
+        with self._lock:
+            self._now, self._asked = _steered(self._now, self._asked), []
+            return self._now
 
     # Going back
 
-    def _keep_snapshot(self) -> None:
-        if self._step - max(self._snapshots) < self._snapshot_every:
-            return
-        self._snapshots[self._step] = self._state
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(self._state))
-        while len(self._snapshots) > 2 and len(self._snapshots) * size > self._snapshot_bytes:
-            self._snapshot_every *= 2
-            steps = sorted(self._snapshots)
-            # The start and the newest stay: one to go back to, one to look at.
-            for step in steps[1:-1:2]:
-                del self._snapshots[step]
+    def _keep_snapshot(self, moment: _Moment) -> _Moment:
+        if moment.step - max(moment.snapshots) < moment.snapshot_every:
+            return moment
+        kept, every = {**moment.snapshots, moment.step: moment.state}, moment.snapshot_every
+        while len(kept) > 1 and sum(map(_size, kept.values())) > self._snapshot_bytes:
+            # The start stays, to go back to, and the newest, as long as there is room for two.
+            every, steps = 2 * every, sorted(kept)
+            kept = {step: kept[step] for step in (*steps[:-1:2], *steps[-1:] * (len(steps) > 2))}
+        return replace(moment, snapshots=kept, snapshot_every=every)
 
     def rewind(self, step: int) -> None:
-        """Return exactly to an earlier step, steering included; what came after is forgotten."""
-        step = check_count("step", step, minimum=0, maximum=self._step)
-        start = max(kept for kept in self._snapshots if kept <= step)
-        state, steering = self._snapshots[start], self._steering_at(start)
-        while start < step:
-            following = min([event.step for event in self._events if start < event.step < step], default=step)
-            state, _ = self._attack.advance(state, steering, following - start)
-            start, steering = following, self._steering_at(following, including=following < step)
-        _finish(state)
-        infos = self._all_infos()
-        self._infos = [jax.tree.map(lambda a: a[:step], infos)] if step else []
-        self._state, self._step, self._has_diverged = state, step, False
-        self._steering = self._steering_at(step, including=False)
-        self._events = [event for event in self._events if event.step < step]
-        self._snapshots = {kept: state for kept, state in self._snapshots.items() if kept <= step}
+        """Return exactly to an earlier step, steering included; what came after is forgotten.
 
-    def _steering_at(self, step: int, *, including: bool = True) -> Steering:
-        """What acts on the given step; without the changes made just before it, where asked."""
+        Where there is no snapshot, the way from the nearest earlier one is computed again.
+        """
+        with self._stepping:
+            now = self._take_steering()
+            step = check_count("step", step, minimum=0, maximum=now.step)
+            state = self._state_at(now, step)
+            events = tuple(event for event in now.events if event.step < step)
+            steering = self._steering_at(events, step)
+            self._now = replace(_cut(now, state, step), events=events, steering=steering, has_diverged=False)
+            self._saved_at = (step, time.monotonic())
+
+    def _state_at(self, moment: _Moment, step: int) -> AttackState:
+        kept = {at: state for at, state in (moment.snapshots | {moment.step: moment.state}).items() if at <= step}
+        at = max(kept)
+        state = kept[at]
+        while at < step:
+            following = min((event.step for event in moment.events if at < event.step < step), default=step)
+            state, _ = self._attack.advance(state, self._steering_at(moment.events, at), following - at)
+            at = following
+        _finish(state)
+        return state
+
+    def _steering_at(self, events: Sequence[SteeringEvent], step: int) -> Steering:
+        """What acts on the given step."""
         steering = self._attack.steering
-        for event in self._events:
-            if event.step < step or (including and event.step == step):
-                steering = steering._replace(**{_STEERABLE[event.name]: event.value})
+        for event in events:
+            if event.step <= step:
+                steering = steering._replace(**{_field(event.name): event.value})
         return steering
 
     def fork(self) -> AttackSession:
         """An independent copy at this moment, so that two settings can be tried from the same point."""
         copy = object.__new__(AttackSession)
         copy.__dict__.update(self.__dict__)
-        copy._events, copy._infos, copy._snapshots = list(self._events), list(self._infos), dict(self._snapshots)
-        copy._autosave = None
+        copy._now, copy._asked, copy._autosave = self._current(), [], None
+        copy._lock, copy._stepping = threading.Lock(), threading.Lock()
+        copy._seconds, copy._compiled_phases = dict(self._seconds), set(self._compiled_phases)
         return copy
 
     # Keeping
@@ -454,7 +502,7 @@ class AttackSession:
         from workbench import checkpoint
 
         checkpoint.save(self, path)
-        self._saved_at = (self._step, time.monotonic())
+        self._saved_at = (self.num_steps, time.monotonic())
 
     @staticmethod
     def load(
@@ -469,13 +517,13 @@ class AttackSession:
         """Read a saved session; one's own network, g, regulariser or optimiser is passed again."""
         from workbench import checkpoint
 
-        own = {"model": model, "prior": prior, "regularizer": regularizer, "optimizer": optimizer}
-        return checkpoint.load(path, own, device)
+        own = {"prior": prior, "regularizer": regularizer, "optimizer": optimizer}
+        return checkpoint.load(path, model, own, find_device(device))
 
     def autosave(
         self, path: str | os.PathLike[str], *, every_steps: int | None = None, every_seconds: float | None = None
     ) -> None:
-        """Save by itself while stepping: every so many steps, or every so many seconds, whichever comes first."""
+        """Save by itself after `step`: every so many steps, or every so many seconds, whichever comes first."""
         if every_steps is None and every_seconds is None:
             raise ConfigError("autosave needs every_steps or every_seconds.")
         if every_steps is not None:
@@ -483,38 +531,112 @@ class AttackSession:
         if every_seconds is not None:
             every_seconds = check_number("every_seconds", every_seconds, above=0)
         self._autosave = (path, every_steps, every_seconds)
+        self._saved_at = (self.num_steps, time.monotonic())
 
     def _save_when_due(self) -> None:
         if self._autosave is None:
             return
         path, every_steps, every_seconds = self._autosave
-        steps, seconds = self._step - self._saved_at[0], time.monotonic() - self._saved_at[1]
+        steps, seconds = self.num_steps - self._saved_at[0], time.monotonic() - self._saved_at[1]
         if (every_steps and steps >= every_steps) or (every_seconds and seconds >= every_seconds):
             self.save(path)
 
-    def _resume(
+    def record(
         self,
-        state: AttackState,
-        infos: StepInfo,
-        events: list[SteeringEvent],
-        steering: dict[str, float],
+        path: str | os.PathLike[str],
+        truth: ClientData | Sequence[ClientData] | None = None,
         *,
-        has_diverged: bool,
+        snapshots: int = 40,
+        epoch_snapshots: int = 12,
+    ) -> None:
+        """Write a compact recording, which `workbench.replay` plays back without computing.
+
+        Args:
+            path: of the file.
+            truth: the client, or all clients of an aggregate: its images and the scores are recorded too.
+            snapshots: at most so many moments with combined images, the first and the last among them.
+            epoch_snapshots: at most so many of these with the images of every epoch.
+        """
+        Recording.of(self, truth, snapshots=snapshots, epoch_snapshots=epoch_snapshots).save(path)
+
+    def _resume(
+        self, state: AttackState, infos: StepInfo, events: tuple[SteeringEvent, ...], *, has_diverged: bool
     ) -> None:
         """Take over what a checkpoint holds."""
-        self._state, self._step, self._has_diverged = state, int(state.step), has_diverged
-        self._infos = [infos] if self._step else []
-        self._events = events
-        for name, value in steering.items():
-            check_choice("steering", name, _STEERABLE)
-            self._steering = self._steering._replace(**{_STEERABLE[name]: check_number(name, value)})
-        self._snapshots[self._step] = state
+        step = len(infos.loss)
+        self._now = replace(
+            self._now,
+            state=state,
+            step=step,
+            phase=int(state.phase),
+            infos=(infos,) if step else (),
+            steering=self._steering_at(events, step),
+            events=events,
+            has_diverged=has_diverged,
+        )
+        self._saved_at = (step, time.monotonic())
+
+
+_MOST_PARTS = 64
 
 
 def _finish(state: AttackState) -> None:
     """Wait for the device: or a stop would not be one, and timings would lie."""
     for leaf in jax.tree.leaves(state):
         leaf.block_until_ready()
+
+
+def _field(name: str) -> str:
+    """The field of `Steering` that a steerable name stands for."""
+    return name.removesuffix("_weight")
+
+
+def _steered(moment: _Moment, asked: Sequence[dict[str, float]]) -> _Moment:
+    """The moment with changes that act on its next step; of several for one name the last counts, and is recorded."""
+    changes = {name: value for change in asked for name, value in change.items()}
+    if not changes:
+        return moment
+    events = [event for event in moment.events if event.step < moment.step or event.name not in changes]
+    events += [SteeringEvent(moment.step, name, value) for name, value in changes.items()]
+    steering = moment.steering._replace(**{_field(name): value for name, value in changes.items()})
+    return replace(moment, events=tuple(events), steering=steering)
+
+
+def _joined(parts: Sequence[StepInfo]) -> StepInfo:
+    if not parts:
+        none = np.zeros(0, np.float32)
+        return StepInfo(none, Terms(*[none] * len(Terms._fields)), none, none)
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+
+
+def _cut(moment: _Moment, state: AttackState, step: int) -> _Moment:
+    """The moment as it was at an earlier step, but for the steering."""
+    infos = jax.tree.map(lambda array: array[:step], _joined(moment.infos))
+    return replace(
+        moment,
+        state=state,
+        step=step,
+        phase=int(state.phase),
+        infos=(infos,) if step else (),
+        snapshots={at: kept for at, kept in moment.snapshots.items() if at <= step},
+    )
+
+
+def _size(state: AttackState) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+
+
+def _megabytes(size: int) -> str:
+    return f"{max(1, round(size / 1e6))} MB"
+
+
+def _placed(observation: Observation, device: jax.Device) -> Observation:
+    server, client = jax.device_put((observation.server_weights, observation.client_weights), device)
+    return replace(observation, server_weights=server, client_weights=client)
+
+
+def _name(device: jax.Device) -> str:
+    return f"{device.platform}:{device.id}"
 
 
 def find_device(device: str | jax.Device) -> jax.Device:
@@ -528,12 +650,13 @@ def find_device(device: str | jax.Device) -> jax.Device:
     if device == "auto":
         return jax.devices()[0]
     if not isinstance(device, str):
-        raise ConfigError(f"device = {device!r} must be 'auto', a jax.Device or a name such as 'gpu:1'.")
+        raise ConfigError(f"device = {shown(device)} must be 'auto', a jax.Device or a name such as 'gpu:1'.")
     platform, _, index = device.partition(":")
     try:
-        return jax.devices(platform)[int(index or 0)]
-    except (RuntimeError, ValueError, IndexError):
-        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        found = {str(number): candidate for number, candidate in enumerate(jax.devices(platform or "none"))}
+        return found[index or "0"]
+    except (RuntimeError, KeyError):
+        known = ", ".join(map(_name, jax.devices()))
         raise ConfigError(f"device = {device!r} is not there; JAX sees: {known}.") from None
 
 

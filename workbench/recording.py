@@ -1,0 +1,471 @@
+"""What a run leaves behind, as plain data: its history, and a compact recording that plays back without computing.
+
+Nothing here imports JAX: a recording can be looked at where there is none, and at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench import container
+from workbench.config import AttackConfig
+from workbench.container import Tensors
+from workbench.data.dataset import ClientData, Normalization
+from workbench.errors import (
+    CheckpointError,
+    ConfigError,
+    check_choice,
+    check_count,
+    check_kind,
+    check_number,
+)
+
+if TYPE_CHECKING:
+    from workbench.metrics import Score
+    from workbench.session import AttackSession
+
+__all__ = [
+    "STEERABLE",
+    "Frame",
+    "Outcome",
+    "RecordedLabels",
+    "Recording",
+    "SessionHistory",
+    "SteeringEvent",
+    "replay",
+]
+
+FORMAT_VERSION = 1
+KIND = "recording"
+
+STEERABLE = (
+    "update_weight",
+    "prior_weight",
+    "tv_weight",
+    "clip_weight",
+    "consensus_weight",
+    "own_weight",
+    "step_size",
+)
+"""What can be changed between steps. Files name them by number: new ones are added at the end."""
+
+# A recording is compact; what claims to have more pixels than this is not one, and would only fill the memory.
+_MOST_PIXELS = 2**29
+_CLIENT = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
+
+
+class Outcome(Enum):
+    """How a session stands, with a sentence for people."""
+
+    NEW = "no step made yet"
+    IN_PROGRESS = "in progress"
+    FINISHED = "all steps of the configuration made"
+    DIVERGED = "diverged: the loss stopped being finite, the last good state is kept"
+
+
+@dataclass(frozen=True)
+class SteeringEvent:
+    """A change of a weight or of the step size, and the step from which it acts."""
+
+    step: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class SessionHistory:
+    """What happened so far.
+
+    Attributes:
+        loss: [n] before every step made.
+        terms: every term's weighted part in it, [n] each.
+        gradient_norm: [n].
+        step_size: [n].
+        steering: every change, in order.
+        snapshot_steps: the steps whose images are kept, for looking and for going back without computing again.
+    """
+
+    loss: NDArray[np.float32]
+    terms: dict[str, NDArray[np.float32]]
+    gradient_norm: NDArray[np.float32]
+    step_size: NDArray[np.float32]
+    steering: tuple[SteeringEvent, ...]
+    snapshot_steps: tuple[int, ...]
+
+
+class RecordedLabels(NamedTuple):
+    """Label counts by one method, real-valued and whole, [K] each."""
+
+    real: NDArray[np.float64]
+    whole: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A recorded moment: a reconstruction in 8 bits.
+
+    Attributes:
+        step: how many steps had been made.
+        pixels: [N, H, W, C] uint8, combined.
+        epoch_pixels: [V, N, H, W, C] uint8; None where only the combined images were recorded.
+        permutations: [V, N]: ``epochs[e][permutations[e]]`` is in the order of ``images``.
+        labels: [N] the class assumed for every image.
+        quality: {"psnr", "ssim", "order"}: [N] each, as in `Score`; empty where the truth was not given.
+        threshold: of the score.
+    """
+
+    step: int
+    pixels: NDArray[np.uint8]
+    epoch_pixels: NDArray[np.uint8] | None
+    permutations: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    quality: dict[str, NDArray[Any]]
+    threshold: float
+
+    @property
+    def images(self) -> NDArray[np.float32]:
+        """[N, H, W, C] in [0, 1]."""
+        return _unit(self.pixels)
+
+    @property
+    def epochs(self) -> NDArray[np.float32] | None:
+        """[V, N, H, W, C] in [0, 1]."""
+        return None if self.epoch_pixels is None else _unit(self.epoch_pixels)
+
+    @property
+    def score(self) -> Score | None:
+        """As it was against the truth, before the images were reduced to 8 bits."""
+        from workbench.metrics import Score
+
+        return Score(**self.quality, threshold=self.threshold) if self.quality else None
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A run to look at: what a session shows, without the session.
+
+    Attributes:
+        config: how it was attacked.
+        client: what the server knew: N, E, m, learning rate, image shape, classes, clients.
+        num_steps: made.
+        total_steps: of the configuration.
+        outcome: how it stood.
+        seconds_per_step: as measured, None where it was not.
+        device: by name.
+        history: losses, steering and the recorded steps.
+        frames: the recorded moments, in order.
+        label_counts: [A, K] that the attack used.
+        labels: the counts by every label method.
+        truth: the clients' data in 8 bits, where it was given.
+    """
+
+    config: AttackConfig
+    client: dict[str, Any]
+    num_steps: int
+    total_steps: int
+    outcome: Outcome
+    seconds_per_step: float | None
+    device: str
+    history: SessionHistory
+    frames: tuple[Frame, ...]
+    label_counts: NDArray[np.int64]
+    labels: dict[str, RecordedLabels]
+    truth: tuple[ClientData, ...]
+
+    def __repr__(self) -> str:
+        c, shape = self.client, "x".join(map(str, self.client["image_shape"]))
+        return (
+            f"Recording({len(self.frames)} moments; N={c['num_images']} images {shape}, E={c['epochs']}, "
+            f"m={c['batch_size']}; {self.config.method}; step {self.num_steps} of {self.total_steps}; "
+            f"{self.outcome.value})"
+        )
+
+    def reconstruction(self) -> Frame:
+        """The last moment."""
+        return self.frames[-1]
+
+    def reconstruction_at(self, step: int) -> Frame:
+        """The images as they were at a recorded step (`history.snapshot_steps`)."""
+        for frame in self.frames:
+            if frame.step == step:
+                return frame
+        raise ConfigError(f"step = {step!r} was not recorded; recorded are {list(self.history.snapshot_steps)}.")
+
+    @staticmethod
+    def of(
+        session: AttackSession,
+        truth: ClientData | Sequence[ClientData] | None = None,
+        *,
+        snapshots: int = 40,
+        epoch_snapshots: int = 12,
+    ) -> Recording:
+        """What a session has kept, reduced to what is worth looking at.
+
+        Args:
+            session: in any state.
+            truth: the client, or all clients of an aggregate: its images and the scores are recorded too.
+            snapshots: at most so many moments with combined images, the first and the last among them.
+            epoch_snapshots: at most so many of these with the images of every epoch.
+        """
+        snapshots = check_count("snapshots", snapshots, minimum=2)
+        epoch_snapshots = check_count("epoch_snapshots", epoch_snapshots, minimum=0)
+        session = session.fork()  # which stands still while this one may be driven on
+        clients = () if truth is None else (truth,) if isinstance(truth, ClientData) else tuple(truth)
+        history = session.history
+        kept = sorted({*history.snapshot_steps, len(history.loss)})
+        moments = {step: session.reconstruction_at(step) for step in _spread(kept, snapshots)}
+        several = [step for step, found in moments.items() if len(found.epochs) > 1]
+        with_epochs = _spread(several, epoch_snapshots)
+        frames = tuple(_frame(step, found, clients, step in with_epochs) for step, found in moments.items())
+        observation = session.observation
+        return Recording(
+            config=session.config,
+            client={name: getattr(observation, name) for name in _CLIENT},
+            num_steps=len(history.loss),
+            total_steps=session.total_steps,
+            outcome=session.outcome,
+            seconds_per_step=session.seconds_per_step,
+            device=session.device_name,
+            history=replace(history, snapshot_steps=tuple(moments)),
+            frames=frames,
+            label_counts=session.label_counts,
+            labels={method: RecordedLabels(*found) for method, found in session.labels.items()},
+            truth=tuple(_in_8_bits(client) for client in clients),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file; images are compressed."""
+        pixels = [frame.pixels for frame in self.frames] + [frame.epoch_pixels for frame in self.frames]
+        size = sum(array.size for array in pixels if array is not None)
+        if size > _MOST_PIXELS:
+            raise ConfigError(
+                f"the recording would hold {size} pixels, of at most {_MOST_PIXELS}: ask for fewer moments."
+            )
+        tensors: Tensors = {"label_counts": self.label_counts, **pack_history(self.history)}
+        for method, counts in self.labels.items():
+            tensors |= {f"labels/{method}/{name}": array for name, array in counts._asdict().items()}
+        for index, frame in enumerate(self.frames):
+            tensors |= {f"{index}/{name}": array for name, array in _pack_frame(frame).items()}
+        for index, client in enumerate(self.truth):
+            tensors |= {f"truth/{index}/images": _pack(_pixels(client.images)), f"truth/{index}/labels": client.labels}
+        settings = {
+            "config": asdict(self.config),
+            "client": self.client,
+            "num_steps": self.num_steps,
+            "total_steps": self.total_steps,
+            "outcome": self.outcome.name,
+            "seconds_per_step": self.seconds_per_step,
+            "device": self.device,
+            "terms": list(self.history.terms),
+            "steps": list(self.history.snapshot_steps),
+            "threshold": self.frames[0].threshold,
+            "truth": [
+                {
+                    "class_names": client.class_names,
+                    "normalization": asdict(client.normalization),
+                    "psnr_threshold": client.psnr_threshold,
+                    "name": client.name,
+                }
+                for client in self.truth
+            ],
+        }
+        container.write(path, KIND, FORMAT_VERSION, settings, tensors)
+
+
+def replay(path: str | os.PathLike[str]) -> Recording:
+    """Read a recording; whatever is wrong with the file ends in a `CheckpointError`."""
+    settings, tensors = container.read(path, KIND, FORMAT_VERSION)
+    with container.fitting_together(path, KIND):
+        return _rebuild(settings, tensors)
+
+
+def pack_history(history: SessionHistory) -> Tensors:
+    """Every step's numbers as one array, and the steering as three."""
+    events = history.steering
+    return {
+        "history": np.stack([history.loss, *history.terms.values(), history.gradient_norm, history.step_size]),
+        "steering/step": np.array([event.step for event in events], np.int64),
+        "steering/name": np.array([STEERABLE.index(event.name) for event in events], np.uint8),
+        "steering/value": np.array([event.value for event in events], np.float64),
+    }
+
+
+def unpack_history(
+    tensors: Tensors, terms: Sequence[str], num_steps: int, snapshot_steps: tuple[int, ...] = ()
+) -> SessionHistory:
+    """The opposite of `pack_history`, believing nothing."""
+    columns = _check(tensors["history"], np.float32, (len(terms) + 3, num_steps))
+    count = tensors["steering/step"].shape
+    steps, names, values = (
+        _check(tensors[f"steering/{name}"], dtype, count).tolist()
+        for name, dtype in (("step", np.int64), ("name", np.uint8), ("value", np.float64))
+    )
+    if steps != sorted(steps) or (steps and not 0 <= steps[0] <= steps[-1] <= num_steps):
+        raise CheckpointError("its steering does not lie within its steps.")
+    events = tuple(
+        SteeringEvent(step, STEERABLE[name], check_number(STEERABLE[name], value, minimum=0))
+        for step, name, value in zip(steps, names, values, strict=True)
+    )
+    loss, *parts, gradient_norm, step_size = columns
+    return SessionHistory(loss, dict(zip(terms, parts, strict=True)), gradient_norm, step_size, events, snapshot_steps)
+
+
+def _check(array: NDArray[Any], dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    if array.dtype != dtype or array.shape != shape:
+        raise CheckpointError(f"an array has {array.dtype} {array.shape} where {np.dtype(dtype)} {shape} is right.")
+    return array
+
+
+def _spread(steps: Sequence[int], most: int) -> list[int]:
+    """At most so many of the steps, evenly, the first and the last among them; of one, the last."""
+    if len(steps) <= most:
+        return list(steps)
+    if most < 2:
+        return list(steps)[len(steps) - most :]
+    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+
+
+def _pixels(images: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
+
+
+def _unit(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def _in_8_bits(client: ClientData) -> ClientData:
+    return replace(client, images=_unit(_pixels(client.images)))
+
+
+def _frame(step: int, found: Any, truth: tuple[ClientData, ...], has_epochs: bool) -> Frame:
+    from workbench.metrics import score
+
+    quality, threshold = {}, 0.0
+    if truth:
+        result = score(found, truth)
+        quality, threshold = {"psnr": result.psnr, "ssim": result.ssim, "order": result.order}, result.threshold
+    return Frame(
+        step=step,
+        pixels=_pixels(found.images),
+        epoch_pixels=_pixels(found.epochs) if has_epochs else None,
+        permutations=found.permutations,
+        labels=found.labels,
+        quality=quality,
+        threshold=threshold,
+    )
+
+
+def _pack(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.frombuffer(zlib.compress(pixels.tobytes(), 9), np.uint8)
+
+
+def _unpack(packed: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    if packed.dtype != np.uint8:
+        raise CheckpointError("its images are not bytes.")
+    # One byte more than right shows that there is more, without making all of it.
+    content = zlib.decompressobj().decompress(packed.tobytes(), math.prod(shape) + 1)
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _pack_frame(frame: Frame) -> Tensors:
+    tensors: Tensors = {
+        "images": _pack(frame.pixels),
+        "permutations": frame.permutations.astype(np.int32),
+        "labels": frame.labels.astype(np.int32),
+        **frame.quality,
+    }
+    if frame.epoch_pixels is not None:
+        tensors["epochs"] = _pack(frame.epoch_pixels)
+    return tensors
+
+
+def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
+    client = dict(settings["client"])
+    client["image_shape"] = tuple(check_count("image_shape", side) for side in client["image_shape"])
+    for name in _CLIENT:
+        if name == "learning_rate":
+            check_number(name, client[name], above=0)
+        elif name != "image_shape":
+            check_count(name, client[name])
+    num_steps = check_count("num_steps", settings["num_steps"], minimum=0)
+    steps = tuple(check_count("step", step, minimum=0, maximum=num_steps) for step in settings["steps"])
+    if not steps or list(steps) != sorted(set(steps)):
+        raise CheckpointError("its recorded steps are not in order.")
+    terms = [check_kind("term", term, str) for term in settings["terms"]]
+    seconds = settings["seconds_per_step"]
+    threshold = check_number("threshold", settings["threshold"])
+    counts = _check(tensors["label_counts"], np.int64, (client["num_clients"], client["num_classes"]))
+    shape = (client["num_clients"] * client["num_images"], *client["image_shape"])
+    sets = sum(1 + len(tensors[f"{i}/permutations"]) * (f"{i}/epochs" in tensors) for i in range(len(steps)))
+    if math.prod(shape) * sets > _MOST_PIXELS:
+        raise CheckpointError(f"it claims {sets} times {shape} pixels, too many for a recording.")
+    return Recording(
+        config=AttackConfig(**settings["config"]),
+        client=client,
+        num_steps=num_steps,
+        total_steps=check_count("total_steps", settings["total_steps"]),
+        outcome=Outcome[check_choice("outcome", settings["outcome"], Outcome.__members__)],
+        seconds_per_step=None if seconds is None else check_number("seconds_per_step", seconds, minimum=0),
+        device=check_kind("device", settings["device"], str),
+        history=unpack_history(tensors, terms, num_steps, steps),
+        frames=tuple(_rebuild_frame(tensors, i, step, shape, threshold) for i, step in enumerate(steps)),
+        label_counts=counts,
+        labels=_rebuild_labels(tensors, client["num_classes"]),
+        truth=tuple(_rebuild_truth(tensors, i, client, facts) for i, facts in enumerate(settings["truth"])),
+    )
+
+
+def _rebuild_frame(tensors: Tensors, index: int, step: int, shape: tuple[int, ...], threshold: float) -> Frame:
+    own = {name: tensors[f"{index}/{name}"] for name in ("images", "permutations", "labels")}
+    variables = len(own["permutations"])
+    permutations = _check(own["permutations"], np.int32, (variables, shape[0])).astype(np.int64)
+    if not (np.sort(permutations, axis=1) == np.arange(shape[0])).all():
+        raise CheckpointError("a matching uses an image twice.")
+    epochs = tensors.get(f"{index}/epochs")
+    quality = {
+        name: _check(tensors[f"{index}/{name}"], dtype, shape[:1])
+        for name, dtype in (("psnr", np.float64), ("ssim", np.float64), ("order", np.int64))
+        if f"{index}/{name}" in tensors
+    }
+    if len(quality) not in (0, 3):
+        raise CheckpointError("a score is incomplete.")
+    return Frame(
+        step=step,
+        pixels=_unpack(own["images"], shape),
+        epoch_pixels=None if epochs is None else _unpack(epochs, (variables, *shape)),
+        permutations=permutations,
+        labels=_check(own["labels"], np.int32, shape[:1]).astype(np.int64),
+        quality=quality,
+        threshold=threshold,
+    )
+
+
+def _rebuild_labels(tensors: Tensors, num_classes: int) -> dict[str, RecordedLabels]:
+    methods = sorted({name.split("/")[1] for name in tensors if name.startswith("labels/")})
+    return {
+        method: RecordedLabels(
+            real=_check(tensors[f"labels/{method}/real"], np.float64, (num_classes,)),
+            whole=_check(tensors[f"labels/{method}/whole"], np.int64, (num_classes,)),
+        )
+        for method in methods
+    }
+
+
+def _rebuild_truth(tensors: Tensors, index: int, client: dict[str, Any], facts: dict[str, Any]) -> ClientData:
+    return ClientData(
+        images=_unit(_unpack(tensors[f"truth/{index}/images"], (client["num_images"], *client["image_shape"]))),
+        labels=tensors[f"truth/{index}/labels"],
+        class_names=tuple(check_kind("class name", name, str) for name in facts["class_names"]),
+        normalization=Normalization(**{name: tuple(values) for name, values in facts["normalization"].items()}),
+        psnr_threshold=check_number("psnr_threshold", facts["psnr_threshold"]),
+        name=check_kind("name", facts["name"], str),
+    )
