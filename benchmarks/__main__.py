@@ -1,0 +1,138 @@
+"""Speed and memory of one optimisation step, beside its peers and its limit, as ratios measured in one run.
+
+    python -m benchmarks                  everything (about 15 minutes on 2 cores)
+    python -m benchmarks speed memory     some of it
+
+Every contender runs in a process of its own, in turn and several times; the best time of each counts, because noise
+only ever adds. The PyTorch peer needs the `bench` extra.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+SETTINGS = {
+    "FEMNIST 10x5x50": ("femnist", 10, 5),
+    "FEMNIST 10x1x50": ("femnist", 10, 1),
+    "CIFAR100 10x5x50": ("cifar100", 10, 5),
+}
+
+
+def measure(name: str, network: str, epochs: int, batch_size: int, repeats: int = 5) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.contender", name, network, str(epochs), str(batch_size)]
+    ended = subprocess.run([*command, "--repeats", str(repeats)], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        sys.exit(f"{' '.join(command[2:])} failed:\n{ended.stderr}")
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def in_turn(names: list[str], setting: tuple[str, int, int], rounds: int = 2) -> dict[str, dict[str, Any]]:
+    """The best round of each, measured in turn so that a slow minute hits all alike."""
+    best: dict[str, dict[str, Any]] = {}
+    for _ in range(rounds):
+        for name in names:
+            now = measure(name, *setting)
+            if name not in best or now["seconds"] < best[name]["seconds"]:
+                best[name] = now
+    return best
+
+
+def speed() -> None:
+    has_torch = importlib.util.find_spec("torch") is not None
+    names = ["ours", "products"] + (["torch"] if has_torch else [])
+    print(
+        "One step of ours (prior), seconds; ratios are times faster than the peer, and times the matrix products alone"
+    )
+    for label, setting in SETTINGS.items():
+        best = in_turn(names, setting)
+        own = best["ours"]["seconds"]
+        limit = best["products"]["seconds"]
+        line = f"  {label}: ours {own:.3f}, products {limit:.3f} ({own / limit:.2f} x)"
+        if has_torch:
+            drift = abs(best["torch"]["values"][0] / best["ours"]["values"][0] - 1)
+            line += f", PyTorch {best['torch']['seconds']:.3f} ({best['torch']['seconds'] / own:.2f} x slower"
+            line += f"; first losses differ by {drift:.1e})"
+        print(line, flush=True)
+    if not has_torch:
+        print("  PyTorch is not installed: pip install -e '.[bench]' -c constraints.txt")
+
+
+def straightforward() -> None:
+    setting = SETTINGS["FEMNIST 10x5x50"]
+    peer, own = measure("straightforward", *setting, repeats=3), measure("ours", *setting)
+    drift = abs(peer["values"][0] / own["values"][0] - 1)
+    print(
+        f"Straightforward JAX, FEMNIST 10x5x50: a step {peer['seconds'] / own['seconds']:.1f} x slower "
+        f"({peer['seconds']:.1f} s), the first call {peer['first_call'] / own['first_call']:.1f} x longer "
+        f"({peer['first_call']:.0f} s against {own['first_call']:.1f} s); first losses differ by {drift:.1e}"
+    )
+
+
+def compilation() -> None:
+    few, many = (measure("ours", "femnist", epochs, 5, repeats=3) for epochs in (1, 50))
+    times = [result["first_call"] - result["seconds"] for result in (few, many)]
+    growth = 100 * (times[1] / times[0] - 1)
+    print(f"Compile time, 10 to 500 local steps: {times[0]:.2f} s to {times[1]:.2f} s ({growth:+.0f} %)")
+
+
+def memory() -> None:
+    normal, low = (measure(name, "femnist", 10, 1, repeats=2) for name in ("ours", "ours_low_memory"))
+    print(
+        f"Peak memory of the process at 500 local steps (FEMNIST 10x1x50): {normal['peak_megabytes']:.0f} MB; "
+        f"low_memory {low['peak_megabytes']:.0f} MB at {low['seconds'] / normal['seconds']:.2f} x the time"
+    )
+
+
+def many() -> None:
+    import jax
+
+    import workbench as wb
+    from benchmarks.work import make_work
+    from workbench.attack.many import attack_many
+
+    steps = 20
+    print("Four clients, client-steps a second, set-up and compilation excluded by taking the difference of two runs")
+    for label in ("FEMNIST 10x5x50", "FEMNIST 10x1x50"):
+        network, epochs, batch_size = SETTINGS[label]
+        work = make_work(network, epochs, batch_size)
+        model, observation = work.attack.phases[-1].objective.simulation.model, work.attack.observation
+        throughput = {}
+        for way in ("one by one", "processes"):
+            seconds = []
+            for length in (2, 2 + steps):
+                config = wb.AttackConfig(steps=length)
+                jax.clear_caches()
+                started = time.perf_counter()
+                attack_many(model, [observation] * 4, config, way=way, progress=False)
+                seconds.append(time.perf_counter() - started)
+            throughput[way] = 4 * steps / (seconds[1] - seconds[0])
+        alone, together = throughput["one by one"], throughput["processes"]
+        print(f"  {label}: one by one {alone:.2f}, processes {together:.2f} ({together / alone:.2f} x)", flush=True)
+
+
+def session() -> None:
+    from benchmarks import session as of_session
+
+    of_session.main()
+
+
+PARTS = {
+    "speed": speed,
+    "memory": memory,
+    "compilation": compilation,
+    "many": many,
+    "session": session,
+    "straightforward": straightforward,
+}
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or list(PARTS)
+    if unknown := sorted(set(wanted) - set(PARTS)):
+        sys.exit(f"unknown benchmark {unknown[0]!r}; choose from: {', '.join(PARTS)}.")
+    for part in wanted:
+        PARTS[part]()

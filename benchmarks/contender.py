@@ -1,0 +1,126 @@
+"""One contender measured in a process of its own: prints one JSON line.
+
+python -m benchmarks.contender ours femnist 10 5 --repeats 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from benchmarks.work import Work, make_work
+from workbench.attack import step as engine
+
+
+def ours(work: Work) -> Callable[[], float]:
+    attack = work.attack
+    phase = attack.phases[-1]
+    carried = [attack.start()]
+    steering = jax.tree.map(np.float32, attack.steering)
+
+    def step() -> float:
+        carried[0], info = engine.step(phase.objective, attack.optimizer, phase.problem, carried[0], steering)
+        jax.block_until_ready(carried[0])
+        return float(info.loss)
+
+    return step
+
+
+def products(work: Work) -> Callable[[], float]:
+    """Only the matrix products that a step cannot do without, one after another as the local steps force them to be.
+
+    A local step needs three products for every layer (forward, kernel gradient, input gradient) and twice as many on
+    the way back; the first layer's input has no tangent, and no gradient on the way there. A convolution counts as one
+    product of its patches.
+    """
+    size = work.batch_size
+    height = work.image_shape[0]
+    operands = []
+    for index, name in enumerate(work.layer_names):
+        kernel = work.weights[name]["kernel"]
+        rows = size * (height >> index) ** 2 if kernel.ndim == 4 else size
+        columns = kernel.reshape(-1, kernel.shape[-1])
+        key = jax.random.key(index)
+        operands.append(
+            (
+                jax.random.normal(key, (rows, columns.shape[0])),
+                jnp.asarray(columns),
+                jax.random.normal(key, (rows, columns.shape[1])),
+            )
+        )
+
+    def local_step(carry: Array, _: None) -> tuple[Array, None]:
+        for index, (x, w, dz) in enumerate(operands):
+            forms = {
+                "forward": (lambda x, w, dz: x @ w, 3 if index else 2),
+                "kernel": (lambda x, w, dz: x.T @ dz, 3 if index else 2),
+                "input": (lambda x, w, dz: dz @ w.T, 3 if index else 2),
+            }
+            for product, times in forms.values():
+                for _ in range(times):
+                    # The barrier keeps XLA from seeing that the products repeat, and that one number of each is used.
+                    *now, carry = lax.optimization_barrier((x, w, dz, carry))
+                    carry = carry + lax.optimization_barrier(product(*now))[0, 0] * 1e-30
+        return carry, None
+
+    num_steps = work.epochs * -(-work.num_images // size)
+    run = jax.jit(lambda: lax.scan(local_step, jnp.float32(0), None, length=num_steps)[0])
+    return lambda: float(run())
+
+
+def contender(name: str, work: Work) -> Callable[[], float]:
+    if name in ("ours", "ours_low_memory"):
+        return ours(work)
+    if name == "products":
+        return products(work)
+    if name == "torch":
+        from benchmarks import torch_peer
+
+        return torch_peer.make_step(work)
+    from benchmarks import jax_peer
+
+    return jax_peer.make_step(work)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=["ours", "ours_low_memory", "torch", "straightforward", "products"])
+    parser.add_argument("network", choices=["femnist", "cifar100"])
+    parser.add_argument("epochs", type=int)
+    parser.add_argument("batch_size", type=int)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    settings = {"low_memory": True} if options.name == "ours_low_memory" else {}
+    work = make_work(options.network, options.epochs, options.batch_size, **settings)
+    step = contender(options.name, work)
+    started = time.perf_counter()
+    values = [step()]
+    first = time.perf_counter() - started
+    seconds = []
+    for _ in range(options.repeats):
+        started = time.perf_counter()
+        values.append(step())
+        seconds.append(time.perf_counter() - started)
+    print(
+        json.dumps(
+            {
+                "first_call": first,
+                "seconds": min(seconds),
+                "median": float(np.median(seconds)),
+                "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                "values": values,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
