@@ -19,7 +19,7 @@ from workbench.chain import Weights
 from workbench.delayed import DelayedKernel, append, delay, rows_before, settle
 from workbench.models import Model
 
-__all__ = ["Batches", "batch_gradient", "batch_loss", "batch_share", "in_batches", "sgd"]
+__all__ = ["Batches", "batch_gradient", "batch_loss", "batch_share", "in_batches", "kept_bytes", "sgd"]
 
 Layers = tuple[chain.Layer, ...]
 
@@ -177,13 +177,7 @@ def _in_blocks(layers: Layers, batches: Batches) -> tuple[Batches, frozenset[str
     Where T does not divide S, steps on nothing (share 0) fill the last block.
     """
     num_steps, size = batches.labels.shape
-    delayed = frozenset(
-        layer.name
-        for layer in layers
-        if layer.is_dense
-        and math.prod(layer.kernel_shape) >= _MIN_DELAYED
-        and min(layer.kernel_shape) >= _BLOCK_STEPS * size
-    )
+    delayed = _delayed_layers(layers, size)
     wanted = min(num_steps, _BLOCK_STEPS) if delayed else num_steps
     length = min(range(max(1, wanted * 2 // 3), wanted + 1), key=lambda t: (-num_steps % t, -t))
     fill = -num_steps % length
@@ -193,6 +187,39 @@ def _in_blocks(layers: Layers, batches: Batches) -> tuple[Batches, frozenset[str
         return padded.reshape(-1, length, *a.shape[1:])
 
     return jax.tree.map(arrange, batches), delayed if length > 1 else frozenset()
+
+
+def _delayed_layers(layers: Layers, batch_size: int) -> frozenset[str]:
+    return frozenset(
+        layer.name
+        for layer in layers
+        if layer.is_dense
+        and math.prod(layer.kernel_shape) >= _MIN_DELAYED
+        and min(layer.kernel_shape) >= _BLOCK_STEPS * batch_size
+    )
+
+
+def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1) -> int:
+    """About how much memory differentiating through `sgd` keeps, by the shapes of what it keeps."""
+    weights = jax.eval_shape(lambda: model.init(0))
+    every_step = _num_bytes(weights)
+    if model.chain is not None:
+        delayed = _delayed_layers(model.chain, batch_size)
+        batch = jax.eval_shape(
+            lambda: (
+                jnp.zeros((batch_size, *model.image_shape)),
+                jnp.zeros(batch_size, jnp.int32),
+                jnp.zeros(batch_size),
+            )
+        )
+        kept = jax.eval_shape(partial(chain.loss_gradient, model.chain), weights, *batch)[1]
+        every_block = _num_bytes(_only(weights, delayed))
+        every_step = _num_bytes(_without(weights, delayed)) + _num_bytes(kept) + every_block // _BLOCK_STEPS
+    return every_step * -(-num_steps // segments) + _num_bytes(weights) * segments
+
+
+def _num_bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _with_delayed(weights: Weights, names: frozenset[str], num_rows: int) -> Weights:

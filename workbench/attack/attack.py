@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,13 +20,14 @@ from workbench.attack.labels import estimate_labels
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
 from workbench.attack.priors import Summary, random_filters
-from workbench.attack.simulate import Client, Simulation, simulate
+from workbench.attack.simulate import Client, Simulation
 from workbench.attack.step import HISTORY_LENGTH, AttackState, StepInfo
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count
 from workbench.federated.observation import Observation
 from workbench.models import Model
 from workbench.randomness import named_key
+from workbench.training import kept_bytes
 
 __all__ = ["Attack", "Phase", "Reconstruction", "prepare"]
 
@@ -96,16 +99,8 @@ class Attack:
         return self._place(engine.init(self._place(images), self.optimizer))
 
     def memory_estimate(self) -> int:
-        """The bytes that a step needs at its peak: what the way back through the simulation keeps, and the state."""
-
-        def kept(phase: Phase) -> int:
-            images = jax.eval_shape(lambda: jnp.zeros(self._shape(phase)))
-            client, simulation = phase.problem.client, phase.objective.simulation
-            back = jax.eval_shape(lambda x: jax.vjp(lambda x: simulate(simulation, client, x), x)[1], images)
-            # Besides what is kept: the images, Adam's two moments, the consensus, the gradient and the next state.
-            return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(back)) + 8 * images.size * 4
-
-        return max(kept(phase) for phase in self.phases)
+        """About the bytes that a step needs at its peak: what the way back keeps, and the state."""
+        return max(_memory(phase.objective.simulation, self.observation.num_clients) for phase in self.phases)
 
     def _shape(self, phase: Phase) -> tuple[int, ...]:
         simulation = phase.objective.simulation
@@ -246,6 +241,9 @@ def prepare(
         if not isinstance(value, kind):
             raise ConfigError(f"{name} = {value!r:.80} must be a {kind.__name__}.")
     seed = check_count("seed", seed, minimum=0)
+    # Steps are counted in 32 bits; every point of the surrogate is a simulation of its own in the computation.
+    for name, most in (("steps", 2**30), ("warm_start_steps", 2**30), ("surrogate_points", 64)):
+        check_count(name, getattr(config, name), minimum=0, maximum=most)
     _check_observation(model, observation)
     epochs = config.epochs or observation.epochs
     batch_size = config.batch_size or observation.batch_size
@@ -285,8 +283,12 @@ def prepare(
             batch_size=batch_size,
             num_images=observation.num_images,
             points=config.surrogate_points,
-            segments=epochs if config.low_memory else 1,
         )
+        low_memory = config.low_memory
+        if low_memory is None:
+            low_memory = _needs_low_memory(simulation, observation.num_clients, device)
+        if low_memory and simulation.is_batched:
+            simulation = replace(simulation, segments=epochs)
         problem = Problem(
             client=client,
             gradient_sum=gradient_sum,
@@ -305,6 +307,26 @@ def prepare(
     if config.warm_start_steps:
         phases.insert(0, phase("surrogate", 0, config.warm_start_steps))
     return Attack(config, observation, counts, tuple(phases), optimizer or engine.adam(), seed)
+
+
+def _memory(simulation: Simulation, num_clients: int) -> int:
+    model = simulation.model
+    num_pixels = num_clients * simulation.num_variable_epochs * simulation.num_images * math.prod(model.image_shape)
+    # The images, Adam's two moments, the consensus, the gradient and the next state, as float32.
+    state = 8 * 4 * num_pixels
+    steps, size = simulation.num_simulated_steps
+    return state + num_clients * kept_bytes(model, steps, size, simulation.segments)
+
+
+def _needs_low_memory(simulation: Simulation, num_clients: int, device: jax.Device | None) -> bool:
+    """Whether the simulation as it is would take most of what the device has left."""
+    device = device or jax.devices()[0]
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**34
+    return _memory(simulation, num_clients) > 0.8 * free
 
 
 def _check_observation(model: Model, observation: Observation) -> None:

@@ -69,6 +69,18 @@ class Simulation:
         return self.epochs * self.batches_per_epoch
 
     @property
+    def is_batched(self) -> bool:
+        """Whether the client's batches are simulated one by one."""
+        return self.method in (*_SEPARATE, "shared")
+
+    @property
+    def num_simulated_steps(self) -> tuple[int, int]:
+        """How many local steps one client's simulation makes, and the images of each."""
+        if self.is_batched:
+            return self.local_steps, self.batch_size
+        return {"fedsgd_epoch": self.epochs, "fedsgd": 1, "surrogate": self.points}[self.method], self.num_images
+
+    @property
     def num_variable_batches(self) -> int:
         """The batches that the variables make: what the update distance is divided by."""
         return self.num_variable_epochs * self.batches_per_epoch

@@ -1,0 +1,79 @@
+"""Attacks on clients that do not say how they trained (the paper's Appendix C.4).
+
+The server knows how many local steps U a client made, but not in how many epochs. Every divisor of U is a belief that
+can be tried: the right one explains the update best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from workbench.attack.attack import prepare
+from workbench.config import AttackConfig
+from workbench.errors import ConfigError, check_count
+from workbench.federated.observation import Observation
+from workbench.models import Model
+
+__all__ = ["Belief", "beliefs", "search_epochs"]
+
+
+class Belief(NamedTuple):
+    """Epochs and batch size that would give the observed number of local steps.
+
+    Attributes:
+        loss: after a short attack that believes it: what the attacker can see. None before one.
+    """
+
+    epochs: int
+    batch_size: int
+    loss: float | None = None
+
+
+def beliefs(num_images: int, local_steps: int) -> list[Belief]:
+    """Every number of epochs and batch size, equal batches as far as possible, that gives U local steps.
+
+    >>> [(b.epochs, b.batch_size) for b in beliefs(num_images=50, local_steps=50)]
+    [(1, 1), (2, 2), (5, 5), (10, 10), (25, 25), (50, 50)]
+    """
+    num_images, local_steps = check_count("num_images", num_images), check_count("local_steps", local_steps)
+    possible = []
+    for epochs in range(1, local_steps + 1):
+        batches = local_steps // epochs
+        batch_size = -(-num_images // batches)
+        if local_steps % epochs == 0 and -(-num_images // batch_size) == batches:
+            possible.append(Belief(epochs, batch_size))
+    return possible
+
+
+def search_epochs(
+    model: Model,
+    observation: Observation,
+    config: AttackConfig | None = None,
+    *,
+    candidates: list[Belief] | None = None,
+    **options: Any,
+) -> list[Belief]:
+    """Try every belief with a short attack; the most likely first.
+
+    Only the observation's number of images and of local steps is used, not its epochs and batch size.
+
+    Args:
+        model: the network.
+        observation: what the server saw.
+        config: the short attack; its ``epochs`` and ``batch_size`` are set to each belief in turn.
+        candidates: None takes all `beliefs`.
+        options: as for `prepare`: label counts, seed, device.
+    """
+    config = AttackConfig(steps=60) if config is None else config
+    tried = []
+    for belief in beliefs(observation.num_images, observation.local_steps) if candidates is None else candidates:
+        believing = replace(config, epochs=belief.epochs, batch_size=belief.batch_size)
+        attack = prepare(model, observation, believing, **options)
+        _, infos = attack.advance(attack.start(), attack.steering, attack.total_steps)
+        tried.append(belief._replace(loss=float(infos.terms.update[-1])))
+    if not tried:
+        raise ConfigError(
+            f"no epochs and batch size give {observation.local_steps} steps on {observation.num_images} images."
+        )
+    return sorted(tried, key=lambda belief: belief.loss if belief.loss is not None else float("inf"))
