@@ -3,19 +3,22 @@
 import numpy as np
 import pytest
 
-import workbench as wb
-from workbench.data import Normalization
+# The workbench is imported in the fixtures: the settings that all tests share must come before JAX.
 
 
 @pytest.fixture(scope="session")
-def tiny_model() -> wb.models.Model:
-    return wb.models.mlp(image_shape=(4, 3, 2), widths=(8,), num_classes=5)
+def tiny_model():
+    from workbench.models import mlp
+
+    return mlp(image_shape=(4, 3, 2), widths=(8,), num_classes=5)
 
 
 @pytest.fixture(scope="session")
-def tiny_client() -> wb.ClientData:
+def tiny_client():
+    from workbench.data import ClientData, Normalization
+
     rng = np.random.default_rng(0)
-    return wb.ClientData(
+    return ClientData(
         images=rng.random((7, 4, 3, 2), np.float32),
         labels=rng.integers(5, size=7),
         class_names=tuple("abcde"),
