@@ -77,7 +77,7 @@ class Model:
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_shape", check_image_shape(self.image_shape))
         object.__setattr__(self, "num_classes", check_count("num_classes", self.num_classes, minimum=2))
-        if isinstance(self.layer_names, str) or not all(isinstance(name, str) for name in self.layer_names):
+        if not isinstance(self.layer_names, tuple | list) or not all(isinstance(n, str) for n in self.layer_names):
             raise ConfigError(f"layer_names = {shown(self.layer_names)} must be the names of the layers.")
         object.__setattr__(self, "layer_names", tuple(self.layer_names))
         for function in ("init", "apply", "features"):

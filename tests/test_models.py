@@ -1,0 +1,215 @@
+"""The networks: their sizes and first weights, one's own functions beside the built-in ones, and the convolution."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import workbench as wb
+from workbench import layers
+from workbench.models import Model
+
+PAPER = {
+    "femnist_cnn": wb.models.femnist_cnn(),
+    "cifar100_cnn": wb.models.cifar100_cnn(),
+    "femnist_cnn_printed": wb.models.femnist_cnn_printed(),
+    "cifar100_cnn_printed": wb.models.cifar100_cnn_printed(),
+}
+SMALL = wb.models.mlp(image_shape=(4, 3, 2), widths=(9,), num_classes=5)
+
+
+def num_parameters(model):
+    return sum(int(np.prod(shape)) for arrays in model.shapes.values() for shape in arrays.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "num_features", "hidden", "num_classes"),
+    [
+        ("femnist_cnn", (3, 3, 1, 32), (3, 3, 32, 64), 3136, 100, 62),
+        ("cifar100_cnn", (3, 3, 3, 64), (3, 3, 64, 128), 8192, 200, 100),
+        ("femnist_cnn_printed", (3, 3, 3, 32), (1, 1, 32, 64), 5184, 100, 62),
+        ("cifar100_cnn_printed", (3, 3, 3, 64), (1, 1, 64, 128), 10368, 200, 100),
+    ],
+)
+def test_the_papers_networks_have_their_sizes(name, first, second, num_features, hidden, num_classes):
+    model = PAPER[name]
+    kernels = {layer: arrays["kernel"] for layer, arrays in model.shapes.items()}
+    assert kernels == {
+        "Conv_0": first,
+        "Conv_1": second,
+        "Dense_0": (num_features, hidden),
+        "last_layer": (hidden, num_classes),
+    }
+    images = jax.ShapeDtypeStruct((2, *model.image_shape), jnp.float32)
+    weights = jax.eval_shape(lambda: model.init(0))
+    assert jax.eval_shape(model.apply, weights, images).shape == (2, num_classes)
+    assert jax.eval_shape(model.features, weights, images).shape == (2, hidden)
+
+
+def test_the_papers_networks_have_their_numbers_of_parameters():
+    assert {name: num_parameters(model) for name, model in PAPER.items()} == {
+        "femnist_cnn": 320 + 18496 + 313700 + 6262,
+        "cifar100_cnn": 1792 + 73856 + 1638600 + 20100,
+        "femnist_cnn_printed": 896 + 2112 + 518500 + 6262,
+        "cifar100_cnn_printed": 1792 + 8320 + 2073800 + 20100,
+    }
+
+
+@pytest.mark.parametrize("model", [*PAPER.values(), SMALL], ids=lambda model: model.name)
+def test_the_last_layer_is_linear_in_the_features(model):
+    weights = model.init(0)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(2, *model.image_shape)), jnp.float32)
+    last = {name: np.float64(array) for name, array in weights[model.last_layer].items()}
+    expected = np.float64(model.features(weights, images)) @ last["kernel"] + last["bias"]
+    np.testing.assert_allclose(model.apply(weights, images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [*PAPER.values(), wb.models.mlp(widths=(300, 50))], ids=lambda model: model.name)
+def test_first_weights_are_lecun_normal_with_zero_bias(model):
+    for layer, arrays in model.init(0).items():
+        assert not arrays["bias"].any(), f"{layer} starts with a bias"
+        kernel = np.float64(arrays["kernel"])
+        scaled = kernel * np.sqrt(np.prod(kernel.shape[:-1]))
+        spread = 1 / np.sqrt(kernel.size)
+        assert abs(scaled.std() - 1) < 4 * spread, f"{layer} has a standard deviation of {scaled.std():.3f}"
+        assert abs(scaled.mean()) < 4 * spread, f"{layer} has a mean of {scaled.mean():.3f}"
+        # Cut off at two standard deviations, which makes those that remain narrower: hence 2 / 0.8796.
+        assert np.abs(scaled).max() < 2.274, f"{layer} has a draw of {np.abs(scaled).max():.2f} standard deviations"
+
+
+def test_first_weights_depend_on_the_seed_alone():
+    one, same, other = (PAPER["femnist_cnn"].init(seed) for seed in (1, 1, 2))
+    for layer in one:
+        np.testing.assert_array_equal(one[layer]["kernel"], same[layer]["kernel"])
+        assert (one[layer]["kernel"] != other[layer]["kernel"]).mean() > 0.99, f"{layer} ignores the seed"
+    large = PAPER["femnist_cnn"].init(2**64)
+    assert (large["Conv_0"]["kernel"] != PAPER["femnist_cnn"].init(0)["Conv_0"]["kernel"]).all(), "a large seed wraps"
+
+
+@pytest.mark.parametrize("model", [*PAPER.values(), SMALL], ids=lambda model: model.name)
+def test_a_network_is_built_again_from_its_name_and_options(model):
+    assert wb.models.build(model.name, **dict(model.options)) is model, "built anew, it would compile anew"
+
+
+def own_mlp(**changes):
+    """`SMALL`, written by a user in plain JAX."""
+
+    def features(weights, images):
+        flat = jnp.reshape(images, (images.shape[0], -1))
+        return jax.nn.relu(flat @ weights["Dense_0"]["kernel"] + weights["Dense_0"]["bias"][None])
+
+    def apply(weights, images):
+        last = weights["last_layer"]
+        return features(weights, images) @ last["kernel"] + last["bias"][None]
+
+    right = {
+        "name": "own",
+        "image_shape": (4, 3, 2),
+        "num_classes": 5,
+        "layer_names": ("Dense_0", "last_layer"),
+        "init": SMALL.init,
+        "apply": apply,
+        "features": features,
+    }
+    return Model(**(right | changes))
+
+
+@pytest.mark.parametrize(
+    "defence",
+    [wb.DefenceConfig(), wb.DefenceConfig("gaussian", 0.1), wb.DefenceConfig("dp_sgd", 0.1, clip_norm=0.5)],
+    ids=lambda defence: defence.name,
+)
+def test_own_functions_train_like_the_built_in_ones(defence):
+    rng = np.random.default_rng(0)
+    client = wb.ClientData(
+        images=rng.random((7, 4, 3, 2), np.float32),
+        labels=rng.integers(5, size=7),
+        class_names=tuple("abcde"),
+        normalization=wb.data.Normalization((0.5, 0.5), (0.3, 0.3)),
+    )
+    config = wb.ClientConfig(epochs=3, batch_size=3, learning_rate=0.1, defence=defence)
+    start = SMALL.init(0)
+    built_in, own = (wb.client_update(model, start, client, config).client_weights for model in (SMALL, own_mlp()))
+    for layer, arrays in built_in.items():
+        for name, array in arrays.items():
+            np.testing.assert_allclose(own[layer][name], array, atol=1e-5, err_msg=f"{layer}/{name} trains differently")
+
+
+def test_own_functions_are_measured_like_the_built_in_ones():
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.normal(size=(20, 4, 3, 2)), rng.integers(5, size=20)
+    weights = SMALL.init(0)
+    assert wb.accuracy(own_mlp(), weights, inputs, labels) == wb.accuracy(SMALL, weights, inputs, labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"apply": None}, "apply = None must be a function"),
+        ({"image_shape": (4, 3)}, r"image_shape = \(4, 3\) must be \(height, width, channels\)"),
+        ({"image_shape": (4, 0, 2)}, "image_shape width = 0"),
+        ({"num_classes": 1}, "num_classes = 1"),
+        ({"num_classes": 6}, r"init\(0\)\['last_layer'\] must have a kernel \[i, 6\]"),
+        ({"layer_names": ()}, r"layer_names = \(\) must be the layers of init\(0\)"),
+        ({"layer_names": ("Dense_0", "Dense_1")}, r"must be the layers of init\(0\), \('Dense_0', 'last_layer'\)"),
+        ({"layer_names": "last_layer"}, "layer_names = 'last_layer' must be the names of the layers"),
+        ({"layer_names": 5}, "layer_names = 5 must be the names of the layers"),
+        ({"init": dict}, "init fails with TypeError"),
+        ({"init": lambda seed: [1.0]}, r"init\(0\) = .* must be \{layer: \{name: array\}\}"),
+        ({"apply": lambda weights, images: images}, r"apply makes \(2, 4, 3, 2\) of 2 images; it must make \(2, 5\)"),
+        ({"apply": lambda weights, images: images @ images}, "apply fails with TypeError"),
+        ({"apply": lambda weights, images: None}, "apply makes None of 2 images"),
+        ({"features": SMALL.apply}, r"features makes \(2, 5\) of 2 images; it must make \(2, 9\)"),
+    ],
+)
+def test_own_functions_that_do_not_fit_get_one_clear_sentence(changes, says):
+    with pytest.raises(wb.ConfigError, match=says):
+        own_mlp(**changes)
+
+
+# What the networks use, (kernel size, padding), and a kernel that shrinks the picture.
+KERNELS = [(3, 1), (1, 1), (3, 0)]
+
+
+def patches(images, size, padding):
+    """[M, H, W, C] to [M, h, w, size * size * C]: the window that each output sees."""
+    padded = jnp.pad(images, [(0, 0), (padding, padding), (padding, padding), (0, 0)])
+    height, width = padded.shape[1] - size + 1, padded.shape[2] - size + 1
+    windows = [padded[:, i : i + height, j : j + width] for i in range(size) for j in range(size)]
+    return jnp.concatenate(windows, axis=-1)
+
+
+def by_patches(images, kernel, padding):
+    columns = patches(images, kernel.shape[0], padding)
+    return jnp.tensordot(columns, kernel.reshape(-1, kernel.shape[-1]), 1, precision=lax.Precision.HIGHEST)
+
+
+def by_library(images, kernel, padding):
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    pads = [(padding, padding)] * 2
+    return lax.conv_general_dilated(
+        images, kernel, (1, 1), pads, dimension_numbers=dimensions, precision=lax.Precision.HIGHEST
+    )
+
+
+def assert_close(actual, expected, what):
+    error = float(jnp.abs(actual - expected).max() / jnp.abs(expected).max())
+    assert error < 1e-5, f"{what} differs by {error:.2g} of its largest entry"
+
+
+@pytest.mark.parametrize(("size", "padding"), KERNELS)
+@pytest.mark.parametrize("other", [by_patches, by_library])
+def test_all_ways_to_convolve_agree_with_both_gradients(other, size, padding):
+    rng = np.random.default_rng(size)
+    images, kernel = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((3, 8, 6, 5), (size, size, 5, 7)))
+    expected, pull_back = jax.vjp(lambda x, k: other(x, k, padding), images, kernel)
+    assert_close(layers.convolution(images, kernel, padding), expected, "the convolution")
+
+    gradient = jnp.asarray(rng.normal(size=expected.shape), jnp.float32)
+    in_images, in_kernel = pull_back(gradient)
+    assert_close(layers.convolution_input_gradient(gradient, kernel, padding), in_images, "the input gradient")
+    assert_close(layers.convolution_kernel_gradient(images, gradient, padding), in_kernel, "the kernel gradient")
+    _, our_pull_back = jax.vjp(lambda x, k: layers.convolution(x, k, padding), images, kernel)
+    for ours, theirs, what in zip(our_pull_back(gradient), (in_images, in_kernel), ("input", "kernel"), strict=True):
+        assert_close(ours, theirs, f"the {what} gradient that JAX takes from the convolution")
