@@ -168,8 +168,8 @@ def test_own_functions_that_do_not_fit_get_one_clear_sentence(changes, says):
         own_mlp(**changes)
 
 
-# What the networks use, (kernel size, padding), and a kernel that shrinks the picture.
-KERNELS = [(3, 1), (1, 1), (3, 0)]
+# What the networks use, (kernel size, padding, channels), and a kernel that shrinks the picture.
+KERNELS = [(3, 1, 1), (3, 1, 3), (3, 1, 8), (1, 1, 8), (3, 0, 8)]
 
 
 def patches(images, size, padding):
@@ -198,11 +198,12 @@ def assert_close(actual, expected, what):
     assert error < 1e-5, f"{what} differs by {error:.2g} of its largest entry"
 
 
-@pytest.mark.parametrize(("size", "padding"), KERNELS)
+@pytest.mark.parametrize(("size", "padding", "channels"), KERNELS)
 @pytest.mark.parametrize("other", [by_patches, by_library])
-def test_all_ways_to_convolve_agree_with_both_gradients(other, size, padding):
+def test_all_ways_to_convolve_agree_with_both_gradients(other, size, padding, channels):
     rng = np.random.default_rng(size)
-    images, kernel = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((3, 8, 6, 5), (size, size, 5, 7)))
+    shapes = (3, 8, 6, channels), (size, size, channels, 7)
+    images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
     expected, pull_back = jax.vjp(lambda x, k: other(x, k, padding), images, kernel)
     assert_close(layers.convolution(images, kernel, padding), expected, "the convolution")
 

@@ -179,9 +179,13 @@ def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> Non
         return
     for layer in sorted(found.keys() | right.keys()):
         for name in sorted(found.get(layer, {}).keys() | right.get(layer, {}).keys()):
-            here, there = (shapes.get(layer, {}).get(name, "no such array") for shapes in (found, right))
+            here, there = (shapes.get(layer, {}).get(name) for shapes in (found, right))
+            if here is None:
+                raise DataError(f"{field}['{layer}']['{name}'] is missing; {owner} has it, with shape {there}.")
+            if there is None:
+                raise DataError(f"{field}['{layer}']['{name}'] is one too many; {owner} has no such array.")
             if here != there:
-                raise DataError(f"{field}['{layer}']['{name}'] is {here} but must be {there}, as in {owner}.")
+                raise DataError(f"{field}['{layer}']['{name}'] has shape {here}; {owner} has {there}.")
 
 
 def _initial_weights(layers: tuple[Layer, ...], seed: int = 0) -> Weights:

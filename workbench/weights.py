@@ -87,5 +87,6 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
 
 
 def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    with np.load(file, allow_pickle=False) as archive:
+    # Opened here: NumPy leaves a file open that it takes for a zip archive and cannot read.
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
