@@ -128,14 +128,18 @@ def demo(
     report: Annotated[Path, _run("--report", help="Where the HTML report goes.")] = Path("report.html"),
 ) -> int:
     """Attack an embedded client: a minute at most, no browser and no download."""
-    typer.echo(
-        f"A client trains a network on {num_images} pictures of its own and sends back only the weights; "
-        "this demo plays the server and rebuilds the pictures from them."
-    )
+    typer.echo(f"This rebuilds a client's {num_images} pictures from nothing but the weights it sends back.")
     target = _Target(num_images=num_images, client=ClientConfig(epochs=epochs, batch_size=batch_size), seed=seed)
-    changes = {} if steps is None else {"steps": steps}
-    configs = [target.config("demo", {**changes, "method": one}) for one in method or ["ours_prior"]]
+    configs = [_demo_config(target, one, steps) for one in method or ["ours_prior"]]
     return _attack_all(target, configs, is_known=known_labels, device=device, report=report)
+
+
+def _demo_config(target: _Target, method: str, steps: int | None) -> AttackConfig:
+    config = target.config("demo", {"method": method} if steps is None else {"method": method, "steps": steps})
+    if method in ("ours_prior", "ours_no_prior", "shared"):
+        return config
+    # A baseline that starts from somebody else's result would be none; it gets as many steps instead.
+    return replace(config, warm_start_steps=0, steps=config.warm_start_steps + config.steps)
 
 
 @app.command()
@@ -300,13 +304,13 @@ class _Target:
 
     @property
     def told(self) -> str:
-        whose = f"client {self.index}"
+        whose = f"client {self.index} of {self.dataset}"
         if self.num_clients > 1:
-            whose = f"the mean of clients {self.index} to {self.index + self.num_clients - 1}"
+            whose = f"the mean of clients {self.index} to {self.index + self.num_clients - 1} of {self.dataset}"
         defence = "" if self.client.defence.name == "none" else f", {self.defence_told}"
         return (
-            f"{self.dataset}, {whose}: {self.num_images} images, {self.client.epochs} epochs of batches of "
-            f"{self.client.batch_size}, learning rate {self.client.learning_rate:g}{defence}"
+            f"{whose}: {self.num_images} images, {self.client.epochs} epochs, batches of {self.client.batch_size}, "
+            f"rate {self.client.learning_rate:g}{defence}"
         )
 
     @property
@@ -338,7 +342,7 @@ def _attack_all(
     _check_outputs(report, save)
     _keep_compilations()
     model, clients = target.load()
-    typer.echo(f"Client: {target.told}, {model.name}.")
+    typer.echo(f"Attacking {target.told}, {model.name}.")
     observation = target.observe(model, clients)
     known = np.stack([client.label_counts for client in clients]) if is_known else None
     source = "given" if is_known else f"recovered from the weights ({configs[0].label_method})"
@@ -362,7 +366,7 @@ def _resume(
     steps = changes.pop("steps", session.config.steps)
     _check_same_settings(path, session.config, changes)
     model, clients = target.load()
-    typer.echo(f"Client: {target.told}, {model.name}.")
+    typer.echo(f"Attacking {target.told}, {model.name}.")
     if not _is_same_update(target.observe(model, clients), session.observation):
         raise ConfigError(
             f"{path} holds the attack on another update than that of {target.told}, {model.name}, seed {target.seed}: "
@@ -406,7 +410,7 @@ def _run_all(
     """Run the sessions one after the other, then tell, save and report what there is; the exit code."""
     from workbench.session import Outcome
 
-    typer.echo("The first step compiles, which takes some seconds; the next start finds it done.")
+    typer.echo("The first step compiles for some seconds; the next start finds that done.")
     begun, seconds, is_stopped = [], [], False
     for session in sessions:
         if len(sessions) > 1:

@@ -309,7 +309,6 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
     colours = _theme(theme)
     figure, axes = _axes(colours, (7.5, 3.6))
     _titles(axes, colours, "Loss before every step", "step", "loss (logarithmic)")
-    curves = {"loss": history.loss, **{name: term for name, term in history.terms.items() if (term > 0).any()}}
     if not len(history.loss):
         axes.text(0.5, 0.5, "no step made yet", ha="center", va="center", transform=axes.transAxes, color=colours.ink)
         axes.set(xticks=[], yticks=[])
@@ -317,15 +316,21 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     few = len(history.loss) < 10
-    for (name, values), colour, style in zip(curves.items(), colours.lines, _STYLES, strict=False):
+    curves = {"loss": history.loss, **history.terms}
+    # Before those that are not there are left out, so that a term has one colour in every figure.
+    looks = zip(curves.items(), itertools.cycle(colours.lines), itertools.cycle(_STYLES), strict=False)
+    for (name, values), colour, style in looks:
+        if not (values > 0).any():
+            continue
         # A term that is switched off is 0, which a logarithm does not show.
         shown = np.where(values > 0, values, np.nan)
         width = 2.2 if name == "loss" else 1.4
         axes.plot(shown, label=name, color=colour, linestyle=style, linewidth=width, marker="o" if few else None)
+    axes.set_xlim(0, max(1, len(history.loss) - 1))
     if warm_start_steps > 0:
-        axes.axvspan(0, min(warm_start_steps, len(history.loss)), color=colours.faint, alpha=0.25, linewidth=0)
-        axes.text(0, 1.01, "warm start", transform=axes.get_xaxis_transform(), color=colours.ink, fontsize=8)
-        axes.title.set_position((0.5, 1.08))
+        axes.axvspan(0, warm_start_steps, color=colours.faint, alpha=0.25, linewidth=0)
+        corner = {"xy": (0, 1), "xycoords": "axes fraction", "xytext": (4, -4), "textcoords": "offset points"}
+        axes.annotate("warm start", **corner, va="top", color=colours.ink, fontsize=8)
     _mark_steering(axes, history, colours)
     figure.legend(loc="outside right upper", frameon=False, labelcolor=colours.ink)
     return figure
@@ -391,7 +396,10 @@ def label_figure(
     plots[-1].set_xticks(x, texts, rotation=90 if max(map(len, texts), default=1) > 2 else 0)
     plots[-1].set_xlabel("class", color=colours.ink)
     if true is not None:
-        plots[0].legend(loc="upper right", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink)
+        handles, names = plots[0].get_legend_handles_labels()
+        figure.legend(
+            handles, names, loc="outside upper right", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink
+        )
     return figure
 
 
@@ -447,9 +455,9 @@ def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -
 
 
 def _axes(colours: Theme, size: tuple[float, float], rows: int = 1) -> tuple[Any, ...]:
-    """A figure, and its plots under each other with one x axis, in the theme's colours."""
+    """A figure, and its plots under each other with the same axes, in the theme's colours."""
     figure = Figure(figsize=size, layout="constrained", facecolor=colours.paper)
-    plots = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    plots = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes in plots:
         axes.set_facecolor(colours.paper)
         axes.grid(visible=True, axis="y", color=colours.faint, linewidth=0.5, alpha=0.5)

@@ -32,7 +32,8 @@ PURPOSE = (
 )
 # Beyond these an epochs sheet is too small to see anything, and too large a file.
 _MOST_COLUMNS = 12
-_FIGURE_DPI = 144
+# Pixels for each of the browser's: pictures stay sharp on fine screens and on a projector.
+_DENSITY = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +84,12 @@ def report_html(
     command: str | None = None,
 ) -> str:
     """The text of the report; the arguments are those of `write_report`."""
-    sessions = [session] if isinstance(session, AttackSession) else list(session)
-    if not sessions or not all(isinstance(one, AttackSession) for one in sessions):
+    sessions = [session] if isinstance(session, AttackSession) else session
+    if (
+        not isinstance(sessions, Sequence)
+        or not sessions
+        or not all(isinstance(one, AttackSession) for one in sessions)
+    ):
         raise ConfigError("session must be an AttackSession or a non-empty list of them.")
     clients = [truth] if isinstance(truth, ClientData) else list(truth or [])
     attacks = []
@@ -172,7 +177,7 @@ def _labels(session: AttackSession, clients: Sequence[ClientData], true_counts: 
         errors = {method: label_errors(true_counts, whole) for method, whole in counts.items()}
         told = "Labels wrong, of " + str(true_counts.sum()) + ": "
         told += ", ".join(f"{method} {wrong:g}" for method, wrong in errors.items()) + "."
-    image = _themed(lambda theme: render.label_figure(counts, true_counts, names, theme=theme), told)
+    image = _drawn(lambda theme: render.label_figure(counts, true_counts, names, theme=theme), told)
     used = "<p>The last layer's gradient tells how many images of each class there are, before any image is seen.</p>"
     return _section("Label counts, from the weights alone", used + image + f"<p class='note'>{escape(told)}</p>")
 
@@ -220,7 +225,7 @@ def _epochs(attack: _Attack, clients: Sequence[ClientData], title: str) -> str:
     )
     sheet = _themed(
         lambda theme: render.epochs_sheet(
-            result.epochs, result.images, result.permutations, order=shown, truth=truth, density=2, theme=theme
+            result.epochs, result.images, result.permutations, order=shown, truth=truth, density=_DENSITY, theme=theme
         ),
         told,
     )
@@ -236,7 +241,7 @@ def _loss(session: AttackSession, title: str) -> str:
             told += f" The first {warm} steps are a warm start, with a loss of its own."
         if history.steering:
             told += f" {len(history.steering)} changes were made on the way."
-    figure = _themed(lambda theme: render.loss_figure(history, warm_start_steps=warm, theme=theme), told)
+    figure = _drawn(lambda theme: render.loss_figure(history, warm_start_steps=warm, theme=theme), told)
     return _section(f"Loss{title}", f"{figure}<p class='note'>{escape(told)}</p>")
 
 
@@ -287,7 +292,7 @@ def _shown(value: object) -> str:
 
 
 def _by(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape))
+    return "×".join(map(str, shape))
 
 
 def _weights(weights: Mapping[str, Mapping[str, Any]]) -> int:
@@ -302,16 +307,16 @@ def _image(png: bytes, alt: str, width: int) -> str:
     return f"<img src='{_data_uri(png)}' alt='{escape(alt, quote=True)}' width='{width}'>"
 
 
-def _themed(draw: Callable[[str], Figure | bytes], alt: str) -> str:
+def _themed(draw: Callable[[str], bytes], alt: str) -> str:
     """A picture that follows the reader's light or dark setting."""
-    drawn = {theme: draw(theme) for theme in render.THEMES}
-    pngs = {
-        theme: render.figure_png(image, _FIGURE_DPI) if isinstance(image, Figure) else image
-        for theme, image in drawn.items()
-    }
-    dark = f"<source srcset='{_data_uri(pngs['dark'])}' media='(prefers-color-scheme: dark)'>"
-    light = _image(pngs["light"], alt, _pixel_width(pngs["light"]) // 2)
-    return f"<div class='wide'><picture>{dark}{light}</picture></div>"
+    light, dark = (draw(theme) for theme in ("light", "dark"))
+    source = f"<source srcset='{_data_uri(dark)}' media='(prefers-color-scheme: dark)'>"
+    image = _image(light, alt, _pixel_width(light) // _DENSITY)
+    return f"<div class='wide'><picture>{source}{image}</picture></div>"
+
+
+def _drawn(draw: Callable[[str], Figure], alt: str) -> str:
+    return _themed(lambda theme: render.figure_png(draw(theme), dpi=96 * _DENSITY), alt)
 
 
 def _pixel_width(png: bytes) -> int:
@@ -337,10 +342,10 @@ h3 { font-size: 1rem; margin: 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; }
 th, td { text-align: left; padding: 0.35rem 1.25rem 0.35rem 0; border-bottom: 1px solid var(--faint); }
-dl { display: grid; grid-template-columns: max-content auto; gap: 0.15rem 1rem; margin: 0.5rem 0; }
+dl { display: grid; grid-template-columns: fit-content(11rem) auto; gap: 0.15rem 1rem; margin: 0.5rem 0; }
 dt { color: var(--note); }
 dd { margin: 0; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1rem 2rem; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(16rem, 1fr)); gap: 1rem 2rem; }
 .grid { display: flex; flex-wrap: wrap; gap: 0.75rem; }
 figure { margin: 0; padding: 4px; border: 1px solid var(--faint); display: flex; flex-direction: column; gap: 4px; }
 figure.recovered { border: 3px solid var(--accent); padding: 2px; }
