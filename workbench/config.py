@@ -107,7 +107,7 @@ METHODS = ("ours_prior", "ours_no_prior", "shared", "fedsgd_epoch", "fedsgd", "s
 DISTANCES = ("layer_weighted_l2", "l2", "cosine")
 SUMMARIES = ("mean", "max", "conv+mean", "conv+max")
 PRIOR_DISTANCES = ("l1", "l2")
-LABEL_METHODS = ("interpolated", "geng_server", "geng_client", "bias")
+LABEL_METHODS = ("interpolated", "geng_server", "geng_client", "bias", "refined")
 LABEL_ORDERS = ("random", "sorted")
 COMBINATIONS = ("mean", "median")
 PRESETS = ("demo", "paper", "best")
@@ -276,4 +276,4 @@ _WARM: dict[str, Any] = {
 }
 for _dataset in PRESET_DATASETS:
     _PRESETS["demo", _dataset] = {**_WARM, "warm_start_steps": 50, "steps": 60}
-    _PRESETS["best", _dataset] = {**_WARM, "steps": 150}
+    _PRESETS["best", _dataset] = {**_WARM, "warm_start_steps": 100, "steps": 250, "label_method": "refined"}

@@ -252,10 +252,11 @@ class AttackSession:
         """The label counts by every method that fits the network."""
         if self._labels is None:
             has_bias = "bias" in self.observation.server_weights[self.model.last_layer]
-            methods = [method for method in LABEL_METHODS if has_bias or method != "bias"]
+            methods = [method for method in LABEL_METHODS if has_bias or method not in ("bias", "refined")]
             with jax.default_device(self.device):
                 self._labels = {
-                    method: estimate_labels(self.model, self.observation, method, seed=self.seed) for method in methods
+                    method: estimate_labels(self.model, self.observation, method, seed=self.seed, config=self.config)
+                    for method in methods
                 }
         return self._labels
 

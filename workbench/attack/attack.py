@@ -96,7 +96,7 @@ class Attack:
     def start(self) -> AttackState:
         """Normal noise, and no step made."""
         images = jax.random.normal(named_key(self.seed, "attack/images"), self._shape(self.phases[0]))
-        return self._place(engine.init(self._place(images), self.optimizer))
+        return self._init(images)
 
     def memory_estimate(self) -> int:
         """About the bytes that a step needs at its peak: what the way back keeps, and the state."""
@@ -106,6 +106,11 @@ class Attack:
         simulation = phase.objective.simulation
         clients = self.observation.num_clients
         return (clients, simulation.num_variable_epochs, simulation.num_images, *self.observation.image_shape)
+
+    def _init(self, images: Array, step: int = 0, phase: int = 0) -> AttackState:
+        # An optimiser makes new arrays, which begin on the default device, and that is not the same in every thread.
+        with jax.default_device(self.phases[0].problem.mean.device):
+            return self._place(engine.init(self._place(images), self.optimizer, step, phase))
 
     def _place(self, tree: Any) -> Any:
         """On the device where the problem is."""
@@ -146,7 +151,7 @@ class Attack:
             shape = self._shape(phase)
             noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape))
             images = jnp.broadcast_to(state.images, shape) + self.config.warm_start_noise * noise
-            state = self._place(engine.init(images, self.optimizer, at, index))
+            state = self._init(images, at, index)
         if float(steering.consensus) > 0 and self._is_consensus_step(phase, at):
             state = state._replace(
                 consensus=self._place(self._consensus(state)), has_consensus=self._place(np.float32(1))
@@ -353,7 +358,7 @@ def _label_counts(
     """[A, K] known counts, checked, or recovered ones."""
     clients, classes, images = observation.num_clients, observation.num_classes, observation.num_images
     if known is None:
-        recovered = estimate_labels(model, observation, config.label_method, seed=seed).whole
+        recovered = estimate_labels(model, observation, config.label_method, seed=seed, config=config).whole
         # The update tells the sum over the clients only: deal the labels out like cards.
         dealt = np.repeat(np.arange(classes), recovered)
         return np.stack([np.bincount(dealt[index::clients], minlength=classes) for index in range(clients)])

@@ -7,6 +7,7 @@ because the client's images are not; every method here estimates it from random 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.chain import Weights
-from workbench.config import LABEL_METHODS
+from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
 from workbench.models import Model
@@ -26,6 +27,7 @@ from workbench.randomness import named_key
 __all__ = ["LabelEstimate", "Statistics", "estimate_labels", "network_statistics", "real_counts", "whole_counts"]
 
 _NUM_DUMMIES = 3000
+_SHORT_STEPS = 60
 
 
 class LabelEstimate(NamedTuple):
@@ -66,30 +68,45 @@ def estimate_labels(
     *,
     seed: int = 0,
     images: ArrayLike | None = None,
+    config: AttackConfig | None = None,
 ) -> LabelEstimate:
     """The label counts of a client, or the sum of those of all clients of an aggregate.
 
     Args:
         model: the network.
         observation: what the server saw.
-        method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at
-            either end), or ``bias``, which uses the last layer's bias and needs no feature sums.
-        seed: of the random inputs.
+        method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at either
+            end), ``bias``, which uses the last layer's bias and needs no feature sums, or ``refined``: the bias again,
+            with statistics on images that a short surrogate attack reconstructed with the labels of the bias.
+        seed: of every random draw.
         images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed;
             None draws random ones.
+        config: of the short attack of ``refined``.
     """
     check_choice("label method", method, LABEL_METHODS)
-    inputs = images
-    if inputs is None:
-        inputs = jax.random.normal(named_key(seed, "labels/dummies"), (_NUM_DUMMIES, *model.image_shape))
+    if method == "refined":
+        images = _short_reconstruction(model, observation, config or AttackConfig(), seed)
+    elif images is None:
+        images = jax.random.normal(named_key(seed, "labels/dummies"), (_NUM_DUMMIES, *model.image_shape))
     server, client = (
-        network_statistics(model, weights, inputs)
+        network_statistics(model, weights, images)
         for weights in (observation.server_weights, observation.client_weights)
     )
     last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
     total = observation.num_images * observation.num_clients
     real = real_counts(method, total, observation.local_steps, last, server, client)
     return LabelEstimate(real, whole_counts(real, total))
+
+
+def _short_reconstruction(model: Model, observation: Observation, config: AttackConfig, seed: int) -> Array:
+    """[A * N, H, W, C] normalised: the client's images as a few cheap steps see them."""
+    # Attacks use labels, and this one way of finding labels uses an attack.
+    from workbench.attack.attack import prepare
+
+    config = replace(config, method="surrogate", steps=_SHORT_STEPS, warm_start_steps=0, label_method="bias")
+    attack = prepare(model, observation, config, seed=seed)
+    state, _ = attack.advance(attack.start(), attack.steering, attack.total_steps)
+    return state.images.reshape(-1, *model.image_shape)
 
 
 def real_counts(
@@ -106,9 +123,11 @@ def real_counts(
     gradients: N * (p_k - dW_k / (O * U)) from the kernel and N * (p_k - db_k / U) from the bias, averaged over the
         steps.
     """
-    if method == "bias":
+    if method in ("bias", "refined"):
         if "bias" not in last_layer:
-            raise ConfigError("label method = 'bias' needs a bias in the last layer, which this network does not have.")
+            raise ConfigError(
+                f"label method = {method!r} needs a bias in the last layer, which this network does not have."
+            )
         return num_images * (client.probabilities - last_layer["bias"] / local_steps)
     along = {
         "interpolated": np.arange(local_steps) / local_steps,
