@@ -26,6 +26,10 @@ __all__ = ["FORMAT_VERSION", "load", "save"]
 
 FORMAT_VERSION = 1
 KIND = "session"
+_SETTINGS = (
+    *("config", "seed", "model", "own", "observation", "normalization"),
+    *("snapshot_every", "snapshot_bytes", "has_diverged"),
+)
 _OBSERVED = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
 
 
@@ -41,8 +45,10 @@ def save(attack_session: session.AttackSession, path: str | os.PathLike[str]) ->
         for layer, arrays in getattr(observation, side).items():
             tensors |= {f"{side}/{layer}/{name}": np.asarray(array) for name, array in arrays.items()}
     tensors |= {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(moment.state))}
+    # Where it was left open, the free memory of the moment decided: the run goes on as it began.
+    low_memory = s._attack.phases[-1].objective.simulation.segments > 1
     settings = {
-        "config": asdict(s.config),
+        "config": {**asdict(s.config), "low_memory": low_memory},
         "seed": s.seed,
         "model": {"name": s.model.name, "options": None if s.model.options is None else dict(s.model.options)},
         "own": sorted(name for name, value in s._own.items() if value is not None),
@@ -61,9 +67,10 @@ def load(
     """Read a session; whatever is wrong with the file ends in a `CheckpointError`."""
     settings, tensors = container.read(path, KIND, FORMAT_VERSION)
     with container.fitting_together(path, KIND):
+        container.check_keys(settings, _SETTINGS)
         _check_own(settings, own)
         observation = _observation(settings, tensors, device)
-        model = _model(settings, observation) if model is None else check_kind("model", model, Model)
+        model = _model(observation, **settings["model"]) if model is None else check_kind("model", model, Model)
         config = AttackConfig(**settings["config"])
         _check_sizes(observation, config, tensors)
         rebuilt = session.AttackSession(
@@ -112,8 +119,7 @@ def _weights(tensors: Tensors, side: str, device: jax.Device) -> dict[str, dict[
     return weights
 
 
-def _model(settings: dict[str, Any], observation: Observation) -> Model:
-    name, options = settings["model"]["name"], settings["model"]["options"]
+def _model(observation: Observation, name: str, options: dict[str, Any] | None) -> Model:
     if options is None:
         raise CheckpointError("it was saved with your own network; pass it again: load(path, model=...).")
     model = models.build(name, **options)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from workbench.errors import CheckpointError, WorkbenchError, shown
 
-__all__ = ["Tensors", "fitting_together", "read", "write"]
+__all__ = ["Tensors", "check_keys", "fitting_together", "read", "write"]
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -79,6 +79,12 @@ def fitting_together(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
     except _MISFITS as error:
         reason = str(error) or type(error).__name__
         raise CheckpointError(f"{path} does not hold a {kind} that fits together: {reason}") from None
+
+
+def check_keys(found: dict[str, Any], right: Iterable[str]) -> None:
+    """The settings must be those that were written: one more or one fewer is a mistake."""
+    if wrong := sorted(set(found) ^ set(right)):
+        raise CheckpointError(f"its settings differ from the right ones in {shown(wrong[0])}.")
 
 
 def _read(file: Path, kind: str, version: int) -> tuple[dict[str, Any], Tensors]:

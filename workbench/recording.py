@@ -59,7 +59,11 @@ STEERABLE = (
 """What can be changed between steps. Files name them by number: new ones are added at the end."""
 
 # A recording is compact; what claims to have more pixels than this is not one, and would only fill the memory.
-_MOST_PIXELS = 2**29
+_MOST_PIXELS = 2**28
+_SETTINGS = (
+    *("config", "client", "num_steps", "total_steps", "outcome", "seconds_per_step", "device"),
+    *("terms", "steps", "threshold", "truth"),
+)
 _CLIENT = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
 
 
@@ -389,7 +393,9 @@ def _pack_frame(frame: Frame) -> Tensors:
 
 
 def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
+    container.check_keys(settings, _SETTINGS)
     client = dict(settings["client"])
+    container.check_keys(client, _CLIENT)
     client["image_shape"] = tuple(check_count("image_shape", side) for side in client["image_shape"])
     for name in _CLIENT:
         if name == "learning_rate":
@@ -398,8 +404,8 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
             check_count(name, client[name])
     num_steps = check_count("num_steps", settings["num_steps"], minimum=0)
     steps = tuple(check_count("step", step, minimum=0, maximum=num_steps) for step in settings["steps"])
-    if not steps or list(steps) != sorted(set(steps)):
-        raise CheckpointError("its recorded steps are not in order.")
+    if list(steps) != sorted(set(steps)) or steps[-1:] != (num_steps,):
+        raise CheckpointError("its recorded steps are not in order, or the last one is missing.")
     terms = [check_kind("term", term, str) for term in settings["terms"]]
     seconds = settings["seconds_per_step"]
     threshold = check_number("threshold", settings["threshold"])
@@ -428,8 +434,8 @@ def _rebuild_frame(tensors: Tensors, index: int, step: int, shape: tuple[int, ..
     own = {name: tensors[f"{index}/{name}"] for name in ("images", "permutations", "labels")}
     variables = len(own["permutations"])
     permutations = _check(own["permutations"], np.int32, (variables, shape[0])).astype(np.int64)
-    if not (np.sort(permutations, axis=1) == np.arange(shape[0])).all():
-        raise CheckpointError("a matching uses an image twice.")
+    if not variables or not (np.sort(permutations, axis=1) == np.arange(shape[0])).all():
+        raise CheckpointError("a matching is empty or uses an image twice.")
     epochs = tensors.get(f"{index}/epochs")
     quality = {
         name: _check(tensors[f"{index}/{name}"], dtype, shape[:1])

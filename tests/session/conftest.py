@@ -41,6 +41,11 @@ PRELUDE = """
 
 
 @pytest.fixture(scope="session")
+def prelude():
+    return textwrap.dedent(PRELUDE)
+
+
+@pytest.fixture(scope="session")
 def client():
     return wb.load_dataset("glyphs").client(0, num_images=5)
 
