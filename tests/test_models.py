@@ -148,7 +148,7 @@ def test_own_functions_are_measured_like_the_built_in_ones():
     [
         ({"apply": None}, "apply = None must be a function"),
         ({"image_shape": (4, 3)}, r"image_shape = \(4, 3\) must be \(height, width, channels\)"),
-        ({"image_shape": (4, 0, 2)}, "image_shape width = 0"),
+        ({"image_shape": (4, 0, 2)}, r"image_shape = \(4, 0, 2\) must be \(height, width, channels\)"),
         ({"num_classes": 1}, "num_classes = 1"),
         ({"num_classes": 6}, r"init\(0\)\['last_layer'\] must have a kernel \[i, 6\]"),
         ({"layer_names": ()}, r"layer_names = \(\) must be the layers of init\(0\)"),

@@ -89,8 +89,8 @@ Choose one of: gaussian, laplacian.
     if isinstance(value, str) and value in known:
         return value
     near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"{field} = {shown(value)} is unknown; {hint}Choose one of: {', '.join(known)}.")
+    hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+    raise ConfigError(f"{field} = {shown(value)} is unknown; {hint} one of: {', '.join(known)}.")
 
 
 def check_count(field: str, value: object, *, minimum: int = 1, maximum: int | None = None) -> int:

@@ -307,14 +307,12 @@ def mlp(
 def check_image_shape(image_shape: Any) -> tuple[int, int, int]:
     """Return the shape of one image if it is (height, width, channels)."""
     try:
-        height, width, channels = image_shape
+        height, width, channels = (check_count("image_shape", size) for size in image_shape)
     except (TypeError, ValueError):
-        raise ConfigError(f"image_shape = {shown(image_shape)} must be (height, width, channels).") from None
-    return (
-        check_count("image_shape height", height),
-        check_count("image_shape width", width),
-        check_count("image_shape channels", channels),
-    )
+        raise ConfigError(
+            f"image_shape = {shown(image_shape)} must be (height, width, channels), whole numbers of at least 1."
+        ) from None
+    return height, width, channels
 
 
 _BUILDERS: dict[str, Callable[..., Model]] = {

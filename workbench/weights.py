@@ -73,6 +73,8 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
         model: where given, the weights must be this network's.
     """
     file = existing_path(path, RIGHT)
+    if not file.is_file():
+        raise DataError(f"path = '{file}' is not a file; right is {RIGHT}.")
     with reading(file, RIGHT):
         arrays = _read_npz(file) if file.suffix == ".npz" else load(file.read_bytes())
     weights: dict[str, dict[str, NDArray[Any]]] = {}

@@ -63,11 +63,15 @@ def accuracy(model: Model, weights: Weights, inputs: ArrayLike, labels: ArrayLik
 
 def _check_inputs(inputs: ArrayLike, model: Model) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     try:
-        images = np.asarray(inputs, np.float32)
+        images = np.asarray(inputs)
     except (TypeError, ValueError):
         raise DataError(f"inputs = {shown(inputs)} must be an array [n, H, W, C] of normalised images.") from None
     if images.ndim != 4 or images.shape[1:] != model.image_shape or not len(images):
         raise DataError(f"inputs have shape {images.shape}; {model.name} takes at least one of {model.image_shape}.")
+    if not jnp.issubdtype(images.dtype, jnp.floating):
+        raise DataError(f"inputs have dtype {images.dtype}; normalised images are floating-point numbers.")
+    with np.errstate(over="ignore"):
+        images = images.astype(np.float32, copy=False)
     if not np.isfinite(images).all():
         raise DataError("inputs contain NaN or infinite values; all must be finite.")
     return images
@@ -123,7 +127,9 @@ def server_rounds(
     if evaluate is not None and not callable(evaluate):
         raise ConfigError(f"evaluate = {shown(evaluate)} must be a function of the weights.")
     if (save_every is None) != (save_to is None):
-        raise ConfigError(f"save_every = {save_every} and save_to = {save_to} belong together: give both or neither.")
+        raise ConfigError(
+            f"save_every = {shown(save_every)} and save_to = {shown(save_to)} belong together: give both or neither."
+        )
     weights = model.check_weights(weights)
     folder = None
     if save_every is not None and save_to is not None:
