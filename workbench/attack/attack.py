@@ -19,7 +19,7 @@ from workbench.attack import step as engine
 from workbench.attack.labels import estimate_labels
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
-from workbench.attack.priors import Summary, random_filters
+from workbench.attack.priors import Summary, epoch_prior, random_filters
 from workbench.attack.simulate import Client, Simulation
 from workbench.attack.step import HISTORY_LENGTH, AttackState, StepInfo
 from workbench.config import AttackConfig
@@ -97,6 +97,26 @@ class Attack:
         """Normal noise, and no step made."""
         images = jax.random.normal(named_key(self.seed, "attack/images"), self._shape(self.phases[0]))
         return self._init(images)
+
+    def matched_prior_weight(self, prior: str | Summary, prior_distance: str = "l2") -> float:
+        """The weight at which another prior weighs as much at the first iteration as the configured one does.
+
+        So the paper chose the weights of all its priors but one (Section 5.4). At N(0, 1) images, as at a cold start.
+        """
+        phase = self.phases[-1]
+        key = named_key(self.seed, "attack/images")
+        images = jax.random.normal(key, self._shape(phase))
+        filters = random_filters(named_key(self.seed, "attack/filters"), self.observation.image_shape[-1])
+
+        def value(summary: str | Summary, distance: str) -> float:
+            return sum(float(epoch_prior(epochs, summary, distance, filters)) for epochs in images)
+
+        other = value(prior, prior_distance)
+        if not other > 0:
+            raise ConfigError(
+                "the prior is zero on random images, so no weight makes it count: it needs several epochs."
+            )
+        return self.config.prior_weight * value(phase.objective.prior, phase.objective.prior_distance) / other
 
     def memory_estimate(self) -> int:
         """About the bytes that a step needs at its peak: what the way back keeps, and the state."""

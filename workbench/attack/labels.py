@@ -75,9 +75,9 @@ def estimate_labels(
     Args:
         model: the network.
         observation: what the server saw.
-        method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at either
-            end), ``bias``, which uses the last layer's bias and needs no feature sums, or ``refined``: the bias again,
-            with statistics on images that a short surrogate attack reconstructed with the labels of the bias.
+        method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at
+            either end), ``bias``, which uses the last layer's bias and needs no feature sums, or ``refined``: the bias
+            again, with statistics on images that a short surrogate attack reconstructed with the labels of the bias.
         seed: of every random draw.
         images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed;
             None draws random ones.
