@@ -33,6 +33,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the network, the client's batches and the attack")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="changes to the preset, JSON values")
     parser.add_argument("--score-every", type=int, default=25)
+    parser.add_argument("--keep", help="a folder for every attack's images, to study them")
     parser.add_argument("--out", required=True)
     return parser.parse_args()
 
@@ -108,6 +109,17 @@ def measure(
                 "recovered_percent": quality.recovered_percent,
                 "loss": float(infos.loss[-1]),
             }
+        )
+    if options.keep:
+        Path(options.keep).mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(
+            Path(options.keep) / f"{options.preset}_{options.epochs}x{options.batch_size}_client{client}.npz",
+            epochs=result.epochs.astype(np.float16),
+            permutations=result.permutations,
+            images=result.images.astype(np.float16),
+            labels=result.labels,
+            order=quality.order,
+            psnr=quality.psnr,
         )
     return {
         "label_errors": label_errors(truth.label_counts, attack.label_counts[0]),
