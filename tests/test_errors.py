@@ -77,8 +77,15 @@ def test_wrong_counts_get_one_clear_sentence(count, limits, says):
 def test_a_choice_far_from_any_gets_no_guess():
     with pytest.raises(wb.ConfigError) as caught:
         check_choice("color", "zzz", ["red", "blue"])
-    assert str(caught.value) == "color = 'zzz' is unknown; choose one of: red, blue."
+    assert str(caught.value) == "color = 'zzz' is unknown. Choose one of: red, blue."
     assert check_choice("color", "red", ["red", "blue"]) == "red"
+
+
+def test_a_choice_in_capitals_is_recognised_but_not_taken():
+    with pytest.raises(
+        wb.ConfigError, match=r"color = 'RED' is unknown; did you mean 'red'\? Choose one of: red, blue\."
+    ):
+        check_choice("color", "RED", ["red", "blue"])
 
 
 def test_flags_and_kinds_are_taken_exactly():

@@ -88,9 +88,10 @@ Choose one of: gaussian, laplacian.
     known = list(choices)
     if isinstance(value, str) and value in known:
         return value
-    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
-    raise ConfigError(f"{field} = {shown(value)} is unknown; {hint} one of: {', '.join(known)}.")
+    lower = {choice.lower(): choice for choice in known}
+    near = difflib.get_close_matches(str(value).lower(), lower, n=1, cutoff=0.5)
+    hint = f"; did you mean {lower[near[0]]!r}?" if near else "."
+    raise ConfigError(f"{field} = {shown(value)} is unknown{hint} Choose one of: {', '.join(known)}.")
 
 
 def check_count(field: str, value: object, *, minimum: int = 1, maximum: int | None = None) -> int:
