@@ -61,8 +61,8 @@ STEERABLE = (
 # A recording is compact; what claims to have more pixels than this is not one, and would only fill the memory.
 _MOST_PIXELS = 2**28
 _SETTINGS = (
-    *("config", "client", "num_steps", "total_steps", "outcome", "seconds_per_step", "device"),
-    *("terms", "steps", "threshold", "truth"),
+    *("config", "client", "num_steps", "total_steps", "outcome", "seconds_per_step", "device_name"),
+    *("view", "terms", "steps", "threshold", "truth"),
 )
 _CLIENT = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
 
@@ -164,11 +164,12 @@ class Recording:
         total_steps: of the configuration.
         outcome: how it stood.
         seconds_per_step: as measured, None where it was not.
-        device: by name.
+        device_name: where it ran.
         history: losses, steering and the recorded steps.
         frames: the recorded moments, in order.
         label_counts: [A, K] that the attack used.
         labels: the counts by every label method.
+        view: what the server received, assumed and never saw.
         truth: the clients' data in 8 bits, where it was given.
     """
 
@@ -178,11 +179,12 @@ class Recording:
     total_steps: int
     outcome: Outcome
     seconds_per_step: float | None
-    device: str
+    device_name: str
     history: SessionHistory
     frames: tuple[Frame, ...]
     label_counts: NDArray[np.int64]
     labels: dict[str, RecordedLabels]
+    view: dict[str, dict[str, Any]]
     truth: tuple[ClientData, ...]
 
     def __repr__(self) -> str:
@@ -192,6 +194,10 @@ class Recording:
             f"m={c['batch_size']}; {self.config.method}; step {self.num_steps} of {self.total_steps}; "
             f"{self.outcome.value})"
         )
+
+    def attacker_view(self) -> dict[str, dict[str, Any]]:
+        """What the server received, what it assumed, and what it never saw."""
+        return {**self.view, "assumed": {**self.view["assumed"], "label counts": self.label_counts}}
 
     def reconstruction(self) -> Frame:
         """The last moment."""
@@ -238,11 +244,12 @@ class Recording:
             total_steps=session.total_steps,
             outcome=session.outcome,
             seconds_per_step=session.seconds_per_step,
-            device=session.device_name,
+            device_name=session.device_name,
             history=replace(history, snapshot_steps=tuple(moments)),
             frames=frames,
             label_counts=session.label_counts,
             labels={method: RecordedLabels(*found) for method, found in session.labels.items()},
+            view=_without_arrays(session.attacker_view()),
             truth=tuple(_in_8_bits(client) for client in clients),
         )
 
@@ -268,7 +275,8 @@ class Recording:
             "total_steps": self.total_steps,
             "outcome": self.outcome.name,
             "seconds_per_step": self.seconds_per_step,
-            "device": self.device,
+            "device_name": self.device_name,
+            "view": self.view,
             "terms": list(self.history.terms),
             "steps": list(self.history.snapshot_steps),
             "threshold": self.frames[0].threshold,
@@ -350,6 +358,13 @@ def _in_8_bits(client: ClientData) -> ClientData:
     return replace(client, images=_unit(_pixels(client.images)))
 
 
+def _without_arrays(view: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        part: {name: value for name, value in facts.items() if not isinstance(value, np.ndarray)}
+        for part, facts in view.items()
+    }
+
+
 def _frame(step: int, found: Any, truth: tuple[ClientData, ...], has_epochs: bool) -> Frame:
     from workbench.metrics import score
 
@@ -421,11 +436,12 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
         total_steps=check_count("total_steps", settings["total_steps"]),
         outcome=Outcome[check_choice("outcome", settings["outcome"], Outcome.__members__)],
         seconds_per_step=None if seconds is None else check_number("seconds_per_step", seconds, minimum=0),
-        device=check_kind("device", settings["device"], str),
+        device_name=check_kind("device_name", settings["device_name"], str),
         history=unpack_history(tensors, terms, num_steps, steps),
         frames=tuple(_rebuild_frame(tensors, i, step, shape, threshold) for i, step in enumerate(steps)),
         label_counts=counts,
         labels=_rebuild_labels(tensors, client["num_classes"]),
+        view=_rebuild_view(settings["view"]),
         truth=tuple(_rebuild_truth(tensors, i, client, facts) for i, facts in enumerate(settings["truth"])),
     )
 
@@ -463,6 +479,14 @@ def _rebuild_labels(tensors: Tensors, num_classes: int) -> dict[str, RecordedLab
             whole=_check(tensors[f"labels/{method}/whole"], np.int64, (num_classes,)),
         )
         for method in methods
+    }
+
+
+def _rebuild_view(view: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    container.check_keys(view, ("received", "assumed", "never seen"))
+    return {
+        part: {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+        for part, facts in view.items()
     }
 
 
