@@ -171,7 +171,7 @@ def test_colour_images_are_shown():
 
 
 def test_no_text_can_become_markup(session, client):
-    nasty = "<script>alert('x')</script>\" onload=\"&"
+    nasty = "$\\frac$<script>alert('x')</script>\" onload=\"&"
     names = (nasty, *client.class_names[1:])
     labels = np.zeros_like(client.labels)
     truth = wb.ClientData(client.images, labels, names, client.normalization, name=nasty)

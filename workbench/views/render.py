@@ -378,8 +378,9 @@ def label_figure(
     true = None if true_counts is None else np.asarray(true_counts)
     everything = np.stack([*counts.values(), *([] if true is None else [true])])
     present: list[int] = np.flatnonzero((everything > 0).any(0)).tolist()
-    texts = [str(index) if class_names is None else class_names[index] for index in present]
-    size = (max(6.0, 1.2 + 0.24 * len(present)), 0.9 + 1.25 * len(counts))
+    texts = [str(index) if class_names is None else _short(class_names[index]) for index in present]
+    # As wide as a page at most; names then get smaller.
+    size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
     figure, *plots = _axes(colours, size, len(counts))
     x = np.arange(len(present))
     for axes, (name, values), colour in zip(plots, counts.items(), itertools.cycle(colours.lines[1:]), strict=False):
@@ -393,14 +394,20 @@ def label_figure(
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         axes.set_ylabel("images", color=colours.ink)
         axes.set_xlim(-0.7, len(present) - 0.3)
-    plots[-1].set_xticks(x, texts, rotation=90 if max(map(len, texts), default=1) > 2 else 0)
+    is_long = max(map(len, texts), default=1) > 2
+    size_of_text = min(10, 450 / max(1, len(texts)))
+    plots[-1].set_xticks(x, texts, rotation=90 if is_long else 0, fontsize=size_of_text, parse_math=False)
     plots[-1].set_xlabel("class", color=colours.ink)
     if true is not None:
         handles, names = plots[0].get_legend_handles_labels()
         figure.legend(
-            handles, names, loc="outside upper right", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink
+            handles, names, loc="outside upper left", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink
         )
     return figure
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 20 else f"{name[:19]}…"
 
 
 def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int = 2, theme: str = "light") -> Figure:
