@@ -294,7 +294,9 @@ def _encode(sheet: Image.Image) -> bytes:
 def figure_png(figure: Figure, dpi: float = 144) -> bytes:
     """A figure as PNG bytes."""
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(buffer, format="png", dpi=dpi, facecolor=figure.get_facecolor())
+    figure.set_dpi(dpi)
+    # Unlike `savefig`, which draws everything twice.
+    FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
