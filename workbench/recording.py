@@ -168,7 +168,7 @@ class Recording:
         history: losses, steering and the recorded steps.
         frames: the recorded moments, in order.
         label_counts: [A, K] that the attack used.
-        labels: the counts by every label method.
+        labels: the counts by every label formula.
         view: what the server received, assumed and never saw.
         truth: the clients' data in 8 bits, where it was given.
     """
@@ -248,7 +248,7 @@ class Recording:
             history=replace(history, snapshot_steps=tuple(moments)),
             frames=frames,
             label_counts=session.label_counts,
-            labels={method: RecordedLabels(*found) for method, found in session.labels.items()},
+            labels={method: RecordedLabels(*found) for method, found in session.formula_labels.items()},
             view=_without_arrays(session.attacker_view()),
             truth=tuple(_in_8_bits(client) for client in clients),
         )

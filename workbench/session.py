@@ -100,7 +100,7 @@ class AttackSession:
         seed: int = 0,
         device: str | jax.Device = "auto",
         snapshot_every: int = 10,
-        snapshot_bytes: int = 256 * 2**20,
+        snapshot_bytes: int | None = None,
     ) -> None:
         """Check everything and place the arrays; nothing is compiled before the first step.
 
@@ -117,10 +117,12 @@ class AttackSession:
             seed: of every random draw.
             device: ``auto`` takes a GPU or TPU where JAX sees one; else a `jax.Device` or a name like ``gpu:1``.
             snapshot_every: keep the state about every so many steps.
-            snapshot_bytes: the most memory that kept states may take; beyond it every other one is dropped.
+            snapshot_bytes: the most memory that kept states may take; beyond it every other one is dropped. None is
+                enough for 48 of them, but at most 256 MB.
         """
         self._snapshot_every = check_count("snapshot_every", snapshot_every)
-        self._snapshot_bytes = check_count("snapshot_bytes", snapshot_bytes)
+        if snapshot_bytes is not None:
+            check_count("snapshot_bytes", snapshot_bytes)
         self.device = find_device(device)
         self.model = model
         self._own = {"prior": prior, "regularizer": regularizer, "optimizer": optimizer}
@@ -140,6 +142,8 @@ class AttackSession:
                 device=self.device,
             )
             start = self._attack.start()
+        first, last = (self._attack.phases[i].objective.simulation.num_variable_epochs for i in (0, -1))
+        self._snapshot_bytes = snapshot_bytes or min(48 * _size(start) * max(1, last // first), 256 * 10**6)
         self._now = _Moment(start, 0, 0, (), self._attack.steering, (), {0: start}, self._snapshot_every)
         # Changes asked for since the last step began; the lock is only ever held for a moment.
         self._asked: list[dict[str, float]] = []
@@ -149,7 +153,7 @@ class AttackSession:
         self._compiled_phases: set[int] = set()
         self._autosave: tuple[str | os.PathLike[str], int | None, float | None] | None = None
         self._saved_at = (0, time.monotonic())
-        self._labels: dict[str, LabelEstimate] | None = None
+        self._labels: dict[str, LabelEstimate] = {}
 
     # Looking
 
@@ -249,16 +253,24 @@ class AttackSession:
 
     @property
     def labels(self) -> dict[str, LabelEstimate]:
-        """The label counts by every method that fits the network."""
-        if self._labels is None:
-            has_bias = "bias" in self.observation.server_weights[self.model.last_layer]
-            methods = [method for method in LABEL_METHODS if has_bias or method not in ("bias", "refined")]
-            with jax.default_device(self.device):
-                self._labels = {
-                    method: estimate_labels(self.model, self.observation, method, seed=self.seed, config=self.config)
-                    for method in methods
-                }
-        return self._labels
+        """The label counts by every method that fits the network; ``refined`` makes a short attack of its own."""
+        return self._estimates(LABEL_METHODS)
+
+    @property
+    def formula_labels(self) -> dict[str, LabelEstimate]:
+        """Those of `labels` that take no attack."""
+        return self._estimates([method for method in LABEL_METHODS if method != "refined"])
+
+    def _estimates(self, methods: Sequence[str]) -> dict[str, LabelEstimate]:
+        has_bias = "bias" in self.observation.server_weights[self.model.last_layer]
+        fitting = [method for method in methods if has_bias or method not in ("bias", "refined")]
+        for method in fitting:
+            if method not in self._labels:
+                with jax.default_device(self.device):
+                    self._labels[method] = estimate_labels(
+                        self.model, self.observation, method, seed=self.seed, config=self.config
+                    )
+        return {method: self._labels[method] for method in fitting}
 
     @property
     def label_counts(self) -> NDArray[np.int64]:

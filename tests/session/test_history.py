@@ -74,6 +74,16 @@ def test_snapshots_stay_within_their_budget(make_session):
     assert gaps.max() <= 4 * gaps.min(), f"the snapshots lie unevenly: {session.history.snapshot_steps}"
 
 
+def test_without_a_budget_there_is_room_for_48_snapshots(make_session):
+    session = make_session(wb.AttackConfig(steps=100, prior_weight=100.0), snapshot_every=1)
+    counts = []
+    for _ in range(100):
+        session.step()
+        counts.append(len(session.history.snapshot_steps))
+    assert max(counts) == 48
+    assert counts[-1] >= 24
+
+
 def test_a_budget_for_nothing_keeps_the_start_only(make_session, reference, assert_same):
     session = make_session(snapshot_every=1, snapshot_bytes=1)
     session.step(10)
@@ -166,9 +176,11 @@ def test_the_attackers_view_has_no_images_and_no_labels(make_session, client):
 
 
 def test_labels_come_from_every_method(make_session):
-    labels = make_session().labels
-    assert set(labels) == {"interpolated", "geng_server", "geng_client", "bias"}
-    assert all(estimate.whole.sum() == 5 for estimate in labels.values())
+    session = make_session()
+    assert set(session.formula_labels) == {"interpolated", "geng_server", "geng_client", "bias"}
+    assert set(session.labels) == {*session.formula_labels, "refined"}
+    assert all(estimate.whole.sum() == 5 for estimate in session.labels.values())
+    assert session.labels["bias"] is session.formula_labels["bias"], "the same was computed twice"
 
 
 @pytest.mark.parametrize("step_size", [1e25, 3e38])

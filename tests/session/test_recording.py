@@ -58,7 +58,7 @@ def test_a_recording_tells_what_the_session_tells(session, played):
     np.testing.assert_equal(played.label_counts, session.label_counts)
     np.testing.assert_equal(played.attacker_view(), session.attacker_view())
     assert {m: c.whole.tolist() for m, c in played.labels.items()} == {
-        m: c.whole.tolist() for m, c in session.labels.items()
+        m: c.whole.tolist() for m, c in session.formula_labels.items()
     }
     for part in ("40 moments", "N=5", "28x28x1", "E=2", "m=2", "ours_prior", "step 100 of 100"):
         assert part in repr(played)
@@ -215,10 +215,10 @@ def test_the_module_itself_does_not_need_jax(path):
     assert found == ["40", "True"]
 
 
-def test_a_full_size_recording_of_nothing_but_noise_is_small_enough(make_session, tmp_path):
-    """10x5x50 on 28 x 28 pixels, every image as noisy as those that an attack starts with: none compresses worse later.
+def test_a_full_size_recording_of_noise_is_small_enough(make_session, tmp_path):
+    """10x5x50 on 28 x 28 pixels, every image as noisy as those that an attack starts with.
 
-    A bound without the time that a full-size run takes; the slow test measures a real one.
+    About the size of a real one without the time that it takes; the slow test measures that.
     """
     chance, shape = np.random.default_rng(0), (50, 28, 28, 1)
     data = wb.load_dataset("glyphs").client(0)

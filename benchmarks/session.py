@@ -1,0 +1,102 @@
+"""What the session costs over the bare jitted step, and how soon a pause takes effect.
+
+    python -m benchmarks.session
+
+Bare steps and session steps are made in turn, so that a slow minute hits both alike; of each the best time counts,
+because noise only ever adds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+import workbench as wb
+from workbench.attack import step as engine
+
+SIZES = {"demo": (16, 4, 4), "10x5x50": (50, 10, 5)}  # N, E, m
+OVERHEAD_LIMITS = {"demo": "2 ms", "10x5x50": "3 %"}
+PAUSE_LIMIT_MS = 50
+
+
+def make_session(num_images: int, epochs: int, batch_size: int) -> wb.AttackSession:
+    """The paper's attack: every step is the same work, with no matching in between."""
+    client, model = wb.load_dataset("glyphs").client(0, num_images), wb.models.femnist_cnn()
+    observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs, batch_size))
+    config = wb.AttackConfig.preset("paper", "glyphs", steps=100_000)
+    return wb.AttackSession(model, observation, config, label_counts=client.label_counts)
+
+
+def overhead(session: wb.AttackSession, repeats: int) -> dict[str, float]:
+    """Seconds of a bare step and of a session's step with its history and snapshots."""
+    phase, optimizer = session._attack.phases[-1], session._attack.optimizer
+    steering = jax.tree.map(np.float32, session._attack.steering)
+    state = session.snapshot().state
+
+    def bare() -> None:
+        nonlocal state
+        state, _ = jax.block_until_ready(engine.step(phase.objective, optimizer, phase.problem, state, steering))
+
+    times: dict[str, list[float]] = {"bare": [], "session": []}
+    bare(), session.step()
+    for _ in range(repeats):
+        for name, make_step in (("bare", bare), ("session", session.step)):
+            started = time.perf_counter()
+            make_step()
+            times[name].append(time.perf_counter() - started)
+    return {name: min(values) for name, values in times.items()}
+
+
+def pause_latency(session: wb.AttackSession, repeats: int) -> dict[str, float]:
+    """Seconds from asking for a pause until it holds, and by how much that exceeds the step that was being made."""
+    ends: list[float] = []
+    runner = wb.SessionRunner(session)
+    runner.add_listener(lambda _: ends.append(time.perf_counter()))
+    runner.start()
+    latencies, beyond = [], []
+    for number in range(repeats):
+        at = len(ends)
+        while len(ends) < at + 2:
+            time.sleep(1e-3)
+        time.sleep((ends[-1] - ends[-2]) * number / repeats)  # at another point of a step every time
+        asked = time.perf_counter()
+        runner.pause()
+        runner.wait_until_paused()
+        latencies.append(time.perf_counter() - asked)
+        beyond.append(latencies[-1] - (ends[-1] - ends[-2]))
+        runner.resume()
+    runner.stop()
+    runner.wait()
+    return {"median": statistics.median(latencies), "longest": max(latencies), "beyond_a_step": max(beyond)}
+
+
+def measure() -> dict[str, dict[str, Any]]:
+    """For every size: seconds of a bare and of a session's step, and of a pause."""
+    found = {}
+    for name, size in SIZES.items():
+        session = make_session(*size)
+        repeats = 200 if name == "demo" else 20
+        found[name] = {**overhead(session, repeats), "pause": pause_latency(session, 20)}
+    return found
+
+
+def main() -> None:
+    print(
+        "size      bare step   with session   overhead           limit   pause: median  longest  beyond a step  limit"
+    )
+    for name, found in measure().items():
+        extra = found["session"] - found["bare"]
+        pause = {key: f"{1e3 * value:.0f} ms" for key, value in found["pause"].items()}
+        print(
+            f"{name:8} {1e3 * found['bare']:8.1f} ms {1e3 * found['session']:11.1f} ms   "
+            f"{1e3 * extra:5.2f} ms {100 * extra / found['bare']:5.1f} %   {OVERHEAD_LIMITS[name]:>6}   "
+            f"{pause['median']:>13} {pause['longest']:>8} {pause['beyond_a_step']:>14}  {PAUSE_LIMIT_MS} ms"
+        )
+
+
+if __name__ == "__main__":
+    main()
