@@ -1,0 +1,116 @@
+"""What the methods have in common, and that the truth is a fixed point of the simulation."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.attack.attack import prepare
+from workbench.attack.objective import loss_and_terms
+
+SEPARATE, SHARED = ("ours_prior", "ours_no_prior"), ("shared",)
+MODEL = wb.models.mlp(image_shape=(6, 6, 1), widths=(12,), num_classes=4)
+
+
+def make_client(num_images, seed=0):
+    rng = np.random.default_rng(seed)
+    return wb.ClientData(
+        images=rng.random((num_images, 6, 6, 1)).astype(np.float32),
+        labels=rng.integers(0, 4, num_images),
+        class_names=("a", "b", "c", "d"),
+        normalization=wb.data.Normalization((0.5,), (0.25,)),
+    )
+
+
+def observe(client, epochs, batch_size, **settings):
+    config = wb.ClientConfig(epochs=epochs, batch_size=batch_size, learning_rate=0.1, **settings)
+    return wb.client_update_with_secrets(MODEL, MODEL.init(3), client, config, seed=5)
+
+
+def value_and_gradient(attack, images):
+    """Of the update distance alone: the prior differs by design."""
+    phase = attack.phases[-1]
+    steering = attack.steering._replace(prior=0.0, tv=0.0, clip=0.0)
+    steering = jax.tree.map(jnp.float32, steering)
+
+    def loss(images):
+        return loss_and_terms(phase.objective, phase.problem, steering, jnp.int32(0), images, jnp.zeros_like(images))[0]
+
+    return jax.value_and_grad(loss)(images)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batch_size", "group"),
+    [
+        (1, 3, ("ours_prior", "ours_no_prior", "shared")),
+        (1, 3, ("fedsgd_epoch", "fedsgd")),
+        (1, 7, ("ours_prior", "ours_no_prior", "shared", "fedsgd_epoch", "fedsgd")),
+    ],
+    ids=["one epoch, simulated batches", "one epoch, whole", "one local step"],
+)
+def test_methods_agree_where_they_are_the_same(epochs, batch_size, group):
+    client = make_client(7)
+    observation, _ = observe(client, epochs, batch_size)
+    images = jax.random.normal(jax.random.key(1), (1, 1, 7, 6, 6, 1))
+    results = {}
+    for method in group:
+        attack = prepare(MODEL, observation, wb.AttackConfig(method=method), label_counts=client.label_counts)
+        results[method] = value_and_gradient(attack, images)
+    value, gradient = results[group[0]]
+    for method, (other_value, other_gradient) in results.items():
+        np.testing.assert_allclose(other_value, value, rtol=1e-4, err_msg=f"the loss of {method}")
+        np.testing.assert_allclose(
+            other_gradient, gradient, atol=1e-4 * float(jnp.abs(gradient).max()), err_msg=f"the gradient of {method}"
+        )
+
+
+def true_distance(attack, images):
+    """The update distance at the given images, relative to that at nothing learned: the size of the update."""
+    phase = attack.phases[-1]
+    steering = jax.tree.map(jnp.float32, attack.steering)
+    terms = loss_and_terms(phase.objective, phase.problem, steering, jnp.int32(0), images, jnp.zeros_like(images))[1]
+    nothing = replace(phase.problem, gradient_sum=jax.tree.map(jnp.zeros_like, phase.problem.gradient_sum))
+    size = loss_and_terms(phase.objective, nothing, steering, jnp.int32(0), images, jnp.zeros_like(images))[1]
+    return float(terms.update / size.update)
+
+
+@pytest.mark.parametrize("batch_size", [3, 4, 12], ids=["even batches", "ragged batches", "one batch"])
+def test_truth_is_a_fixed_point_of_separate_images(batch_size):
+    client = make_client(12 if batch_size != 4 else 10)
+    observation, secrets = observe(client, 3, batch_size)
+    attack = prepare(MODEL, observation, wb.AttackConfig(), batch_labels=client.labels[secrets.order])
+    distance = true_distance(attack, jnp.asarray(client.inputs[secrets.order])[None])
+    assert distance < 1e-9, f"the client's own images and batches leave {distance:.1e} of the update unexplained"
+
+
+@pytest.mark.parametrize("same_batches", [True, False])
+def test_truth_is_a_fixed_point_of_shared_images(same_batches):
+    client = make_client(10)
+    observation, secrets = observe(client, 3, 4, same_batches=same_batches)
+    config = wb.AttackConfig(method="shared")
+    attack = prepare(MODEL, observation, config, batch_labels=client.labels[secrets.order], image_order=secrets.order)
+    distance = true_distance(attack, jnp.asarray(client.inputs)[None, None])
+    assert distance < 1e-9, f"with the known order, {distance:.1e} of the update is unexplained"
+
+
+def test_truth_is_a_fixed_point_of_fedsgd_for_one_step():
+    client = make_client(6)
+    observation, secrets = observe(client, 1, 6)
+    attack = prepare(MODEL, observation, wb.AttackConfig(method="fedsgd"), batch_labels=client.labels[secrets.order])
+    distance = true_distance(attack, jnp.asarray(client.inputs[secrets.order])[None])
+    assert distance < 1e-9, f"one gradient leaves {distance:.1e} of the update unexplained"
+
+
+def test_truth_is_a_fixed_point_of_an_aggregate():
+    clients = [make_client(6, seed) for seed in (0, 1)]
+    observed = [observe(client, 2, 3) for client in clients]
+    both = wb.aggregate([observation for observation, _ in observed])
+    orders = [secrets.order for _, secrets in observed]
+    labels = np.stack([client.labels[order] for client, order in zip(clients, orders, strict=True)])
+    images = np.stack([client.inputs[order] for client, order in zip(clients, orders, strict=True)])
+    attack = prepare(MODEL, both, wb.AttackConfig(), batch_labels=labels)
+    distance = true_distance(attack, jnp.asarray(images))
+    assert distance < 1e-9, f"both clients' own images leave {distance:.1e} of their mean update unexplained"
