@@ -403,6 +403,16 @@ def test_an_empty_client():
         wb.aggregate([])
 
 
+def test_a_folder_for_the_weights_that_cannot_be(tmp_path):
+    """Found before the first round, not after hours of training."""
+    (tmp_path / "file").write_text("in the way")
+    train = partial(wb.server_rounds, MODEL, WEIGHTS, [CLIENT], CONFIG, clients_per_round=1, save_every=9)
+    with pytest.raises(wb.DataError, match=r"save_to = '.*file' cannot be used as a folder: File exists"):
+        train(save_to=tmp_path / "file")
+    with pytest.raises(wb.DataError, match="save_to = 5 must be the path of a folder"):
+        train(save_to=5)
+
+
 def test_labels_outside_the_classes():
     with pytest.raises(wb.DataError, match="labels contain 7; with 5 classes they must lie between 0 and 4"):
         replace(CLIENT, labels=np.array([0, 1, 2, 7]))

@@ -21,13 +21,16 @@ __all__ = ["load_weights", "make_folder", "save_weights", "write_atomically"]
 RIGHT = "a .safetensors or .npz file with floating-point arrays named 'layer/array', e.g. 'Conv_0/kernel'"
 
 
-def make_folder(path: str | os.PathLike[str]) -> Path:
+def make_folder(path: str | os.PathLike[str], field: str = "path") -> Path:
     """The folder, made where it does not exist."""
     try:
         folder = Path(path)
+    except TypeError:
+        raise DataError(f"{field} = {shown(path)} must be the path of a folder.") from None
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, TypeError, ValueError) as error:
-        raise DataError(f"{shown(path)} cannot be used as a folder: {_reason(error)}.") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{field} = '{folder}' cannot be used as a folder: {_reason(error)}.") from None
     return folder
 
 

@@ -134,7 +134,7 @@ def server_rounds(
     folder = None
     if save_every is not None and save_to is not None:
         save_every = check_count("save_every", save_every)
-        folder = make_folder(save_to)
+        folder = make_folder(save_to, "save_to")
 
     history: list[Round] = []
     with tqdm(range(1, rounds + 1), desc="rounds", unit="round", disable=not progress) as bar:
