@@ -76,6 +76,7 @@ def test_no_true_image_is_claimed_twice():
 def test_aggregates_are_scored_against_all_clients():
     images = np.random.default_rng(0).random((6, 8, 8, 1)).astype(np.float32)
     result = wb.score(images[[5, 4, 3, 2, 1, 0]], [client_of(images[:3]), client_of(images[3:])])
-    assert len(result.psnr) == 6 and result.recovered_percent == 100.0
+    assert len(result.psnr) == 6
+    assert result.recovered_percent == 100.0
     with pytest.raises(DataError, match="shape"):
         wb.score(images, client_of(images[:3]))

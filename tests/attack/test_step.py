@@ -1,0 +1,174 @@
+"""Stepping: no compilation that is not needed, no dependence on how steps are divided, an orderly end to divergence."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.attack import step as engine
+from workbench.attack.attack import prepare
+from workbench.attack.many import attack_many
+from workbench.attack.search import beliefs, search_epochs
+from workbench.training import Batches, sgd
+
+MODEL = wb.models.mlp(image_shape=(6, 6, 1), widths=(12,), num_classes=4)
+CONFIG = wb.AttackConfig(
+    steps=30, warm_start_steps=7, consensus_weight=2.0, consensus_start=4, consensus_every=5, step_size=0.05
+)
+
+
+def make_client(seed=0, num_images=6):
+    rng = np.random.default_rng(seed)
+    return wb.ClientData(
+        rng.random((num_images, 6, 6, 1)),
+        rng.integers(0, 4, num_images),
+        tuple("abcd"),
+        wb.data.Normalization((0.5,), (0.25,)),
+    )
+
+
+def make_attack(seed=0, config=CONFIG, learning_rate=0.1, **options):
+    client = make_client(seed)
+    training = wb.ClientConfig(epochs=3, batch_size=2, learning_rate=learning_rate)
+    observation = wb.client_update(MODEL, MODEL.init(1), client, training)
+    return prepare(MODEL, observation, config, label_counts=client.label_counts, **options)
+
+
+def states_equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_steering_and_other_clients_compile_nothing_again():
+    attack = make_attack()
+    state, _ = attack.advance(attack.start(), attack.steering, 30)
+    compiled = engine.run._cache_size()
+    for change in range(1, 11):
+        steering = attack.steering._replace(
+            update=1.0 * change, prior=10.0 * change, tv=0.1 * change, clip=0.2 * change, step_size=0.01 * change
+        )
+        state, _ = attack.advance(state, steering, change)
+    for other in (
+        make_attack(seed=1),
+        make_attack(learning_rate=0.05),
+        make_attack(config=replace(CONFIG, steps=9, step_decay=0.5, update_weight=(3.0, 4.0), update_weight_steps=7)),
+    ):
+        other.advance(other.start(), other.steering, 20)
+    assert engine.run._cache_size() == compiled, "a change of numbers alone compiled the step again"
+
+
+def test_the_computation_does_not_grow_with_the_local_steps():
+    def size(num_steps):
+        batches = Batches(
+            np.zeros((num_steps, 2, 6, 6, 1), np.float32),
+            np.zeros((num_steps, 2), np.int32),
+            np.ones((num_steps, 2), np.float32),
+        )
+
+        def loss(images):
+            final = sgd(MODEL, MODEL.init(0), batches._replace(images=images), np.float32(0.1))
+            return final["last_layer"]["bias"].sum()
+
+        return str(jax.make_jaxpr(jax.grad(loss))(batches.images)).count(" = ")
+
+    assert size(500) == size(10), "the traced program grows with the number of local steps"
+
+
+@pytest.mark.parametrize("chunks", [[1] * 37, [37], [5, 1, 20, 11], [7, 4, 26]], ids=str)
+def test_how_steps_are_divided_does_not_matter(chunks):
+    attack = make_attack()
+    whole, infos = attack.advance(attack.start(), attack.steering, 37)
+    state, losses = attack.start(), []
+    for chunk in chunks:
+        state, part = attack.advance(state, attack.steering, chunk)
+        losses.append(part.loss)
+    assert states_equal(state, whole), f"{chunks} steps ended elsewhere than 37 at once"
+    np.testing.assert_array_equal(np.concatenate(losses), infos.loss)
+
+
+def test_one_seed_one_run():
+    states = [a.advance(a.start(), a.steering, 12)[0] for a in (make_attack(), make_attack())]
+    assert states_equal(*states)
+    other = replace(make_attack(), seed=1)
+    assert not states_equal(states[0], other.advance(other.start(), other.steering, 12)[0])
+
+
+def test_a_diverging_run_keeps_the_last_finite_state():
+    attack = make_attack()
+    state, _ = attack.advance(attack.start(), attack.steering, 10)
+    state, infos = attack.advance(state, attack.steering._replace(step_size=1e30), 20)
+    made = len(infos.loss)
+    assert 0 < made < 20 and int(state.step) == 10 + made, f"{made} steps made with a step size of 1e30"
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)), "the kept state must be finite"
+
+
+def test_best_so_far_keeps_the_images_of_the_smallest_loss():
+    attack = make_attack(config=replace(CONFIG, warm_start_steps=0, step_size=0.5))
+    phase = attack.phases[0]
+    bare = partial(engine.step, phase.objective, attack.optimizer, phase.problem)
+    steering = jax.tree.map(np.float32, attack.steering._replace(consensus=0.0))
+    best, images, losses = engine.best_so_far(attack.start()), [], []
+    for _ in range(15):
+        images.append(np.asarray(best.state.images))
+        best, info = engine.keep_best(bare)(best, steering)
+        losses.append(float(info.loss))
+    smallest = int(np.argmin(losses))
+    assert int(best.step) == smallest
+    assert float(best.loss) == losses[smallest]
+    np.testing.assert_array_equal(best.images, images[smallest])
+
+
+def test_any_optax_optimiser_and_ones_own_terms_are_used():
+    import optax
+
+    def shrink(images):
+        return (images**2).mean()
+
+    own = make_attack(
+        config=replace(CONFIG, warm_start_steps=0, step_size=1.0, step_decay=1.0, consensus_weight=0.0),
+        optimizer=optax.sgd(1e-3),
+        regularizer=shrink,
+        prior=lambda images: images.max(0),
+    )
+    state, infos = own.advance(own.start(), own.steering, 5)
+    assert infos.terms.own[0] == pytest.approx(1, rel=0.3), "the own term is the mean square of N(0, 1) images"
+    assert infos.terms.prior[0] > 0
+    assert int(state.step) == 5
+
+
+def test_low_memory_gives_the_same_step():
+    normal, low = (make_attack(config=replace(CONFIG, warm_start_steps=0, low_memory=m)) for m in (False, True))
+    assert low.phases[-1].objective.simulation.segments == 3
+    assert normal.phases[-1].objective.simulation.segments == 1
+    a, b = (attack.advance(attack.start(), attack.steering, 3)[0].images for attack in (normal, low))
+    np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["vmap", "processes"])
+def test_many_attacks_at_once_are_the_attacks_one_by_one(way):
+    clients = [make_client(seed) for seed in range(2)]
+    training = wb.ClientConfig(epochs=2, batch_size=3, learning_rate=0.1)
+    observations = [wb.client_update(MODEL, MODEL.init(1), client, training) for client in clients]
+    counts = [client.label_counts for client in clients]
+    many = partial(attack_many, MODEL, observations, replace(CONFIG, steps=8), label_counts=counts, progress=False)
+    for alone, together in zip(many(way="one by one"), many(way=way), strict=True):
+        np.testing.assert_allclose(together.images, alone.images, atol=1e-4)
+
+
+def test_beliefs_are_the_ways_to_make_the_observed_steps():
+    for num_images, local_steps in ((50, 50), (50, 100), (7, 6), (10, 12)):
+        for belief in beliefs(num_images, local_steps):
+            assert belief.epochs * -(-num_images // belief.batch_size) == local_steps
+    assert (5, 5) in [belief[:2] for belief in beliefs(50, 50)]
+
+
+def test_the_search_for_epochs_ranks_by_the_visible_loss():
+    client = make_client(num_images=4)
+    training = wb.ClientConfig(epochs=2, batch_size=2, learning_rate=0.2)
+    observation = wb.client_update(MODEL, MODEL.init(1), client, training)
+    config = wb.AttackConfig(steps=20, step_size=0.05)
+    ranked = search_epochs(MODEL, observation, config, label_counts=client.label_counts)
+    assert [belief.loss for belief in ranked] == sorted(belief.loss for belief in ranked)
+    assert {belief[:2] for belief in ranked} == {(1, 1), (2, 2), (4, 4)}
