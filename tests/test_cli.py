@@ -340,6 +340,7 @@ def test_what_was_compiled_is_kept_and_found_again_without_a_word(tmp_path):
     assert scores(first.stdout)["ours_prior"]["PSNR"] == scores(second.stdout)["ours_prior"]["PSNR"]
 
 
+@pytest.mark.slow
 def test_a_damaged_or_forbidden_cache_costs_time_and_no_word(tmp_path):
     settings = {"WORKBENCH_CACHE": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": ""}
     workbench(*TINY, "--steps", 1, **settings)

@@ -350,8 +350,10 @@ h2 { font-size: 1.3rem; margin: 2.5rem 0 0.75rem; }
 h3 { font-size: 1rem; margin: 0; }
 .note { color: var(--note); font-size: 0.9rem; }
 .wide { overflow-x: auto; }
+.wide img { max-width: 100%; height: auto; }
 table { border-collapse: collapse; }
-th, td { text-align: left; padding: 0.35rem 1.25rem 0.35rem 0; border-bottom: 1px solid var(--faint); }
+th, td { text-align: left; white-space: nowrap; padding: 0.35rem 1.25rem 0.35rem 0; }
+tr { border-bottom: 1px solid var(--faint); }
 dl { display: grid; grid-template-columns: fit-content(11rem) auto; gap: 0.15rem 1rem; margin: 0.5rem 0; }
 dt { color: var(--note); }
 dd { margin: 0; }
