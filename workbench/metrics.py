@@ -75,7 +75,13 @@ def ssim(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
 
     window = min(7, *(side - (side + 1) % 2 for side in first.shape[:2]))
     similarity = structural_similarity(  # type: ignore[no-untyped-call]
-        first, second, data_range=1.0, channel_axis=-1, win_size=window
+        first,
+        second,
+        data_range=1.0,
+        channel_axis=-1,
+        win_size=window,
+        # A window of one pixel has no sample covariance.
+        use_sample_covariance=window > 1,
     )
     return float(similarity)
 

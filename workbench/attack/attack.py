@@ -20,7 +20,7 @@ from workbench.attack.labels import estimate_labels
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
 from workbench.attack.priors import Summary, epoch_prior, random_filters
-from workbench.attack.simulate import Client, Simulation
+from workbench.attack.simulate import Client, Simulation, image_labels
 from workbench.attack.step import HISTORY_LENGTH, AttackState, StepInfo
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count
@@ -137,7 +137,7 @@ class Attack:
         return jax.device_put(tree, self.phases[0].problem.mean.sharding)
 
     def advance(self, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, StepInfo]:
-        """Make steps; fewer where the loss or the gradient stops being finite.
+        """Make steps; fewer where the loss, the gradient or the images stop being finite.
 
         Phase changes and consensus matchings happen at fixed step numbers, so that the result does not depend on how
         the steps are divided among calls.
@@ -145,6 +145,7 @@ class Attack:
         Returns:
             The new state and the `StepInfo` of the steps made, stacked, as NumPy arrays.
         """
+        num_steps = check_count("num_steps", num_steps)
         infos: list[StepInfo] = []
         # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
         traced = jax.tree.map(np.float32, steering)
@@ -170,8 +171,10 @@ class Attack:
             phase, index = self.phases[index + 1], index + 1
             shape = self._shape(phase)
             noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape))
-            images = jnp.broadcast_to(state.images, shape) + self.config.warm_start_noise * noise
-            state = self._init(images, at, index)
+            images, order = jnp.broadcast_to(state.images, shape), phase.problem.client.order
+            if order is not None and phase.objective.simulation.is_separate:
+                images = jnp.take_along_axis(images, order[..., None, None, None], axis=2)
+            state = self._init(images + self.config.warm_start_noise * noise, at, index)
         if float(steering.consensus) > 0 and self._is_consensus_step(phase, at):
             state = state._replace(
                 consensus=self._place(self._consensus(state)), has_consensus=self._place(np.float32(1))
@@ -213,7 +216,11 @@ class Attack:
     def reconstruct(self, state: AttackState) -> Reconstruction:
         """Match the epochs' reconstructions and combine them (the paper's Appendix A)."""
         images = self._pixels(np.asarray(state.images))
-        labels = np.asarray(self.phases[int(state.phase)].problem.client.labels)[:, 0]
+        phase = self.phases[int(state.phase)]
+        client = phase.problem.client
+        labels = client.labels[:, 0]
+        if client.order is not None and not phase.objective.simulation.is_separate:
+            labels = jax.vmap(image_labels)(client.labels, client.order)
         num_images = images.shape[2]
         combined, permutations = [], []
         for index, epochs in enumerate(images):
@@ -224,7 +231,7 @@ class Attack:
             images=np.concatenate(combined),
             epochs=np.concatenate(images, axis=1),
             permutations=np.concatenate(permutations, axis=1),
-            labels=labels.reshape(-1).astype(np.int64),
+            labels=np.asarray(labels, np.int64).reshape(-1),
         )
 
 
@@ -251,7 +258,8 @@ def prepare(
         seed: of every random draw.
         label_counts: [K] known counts of a client, or [A, K] of an aggregate's clients; None recovers them.
         batch_labels: [E, N] or [A, E, N] known labels in the order of every epoch's batches, in place of counts.
-        image_order: [E, N] or [A, E, N] with ``batch_labels``: which image stands where, for the method ``shared``.
+        image_order: [E, N] or [A, E, N] with ``batch_labels``: which image stands where, for methods with one set of
+            images; None takes an order in which every image keeps its label.
         prior: one's own g in place of the configured one.
         regularizer: one's own term of the loss, of normalised images [A, V, N, H, W, C].
         optimizer: any of optax's, whose updates are multiplied by the step size; None is Adam as published.
@@ -275,13 +283,16 @@ def prepare(
     if batch_size > observation.num_images:
         raise ConfigError(f"batch_size = {batch_size} must be at most the number of images, {observation.num_images}.")
 
+    order = None
     if batch_labels is None:
+        if image_order is not None:
+            raise ConfigError("image_order says which image stands where: give batch_labels too, its label there.")
         counts = _label_counts(model, observation, config, label_counts, seed)
         labels = np.repeat(_assign_labels(counts, config.label_order, seed)[:, None], epochs, axis=1)
     else:
         labels = _check_batch_labels(batch_labels, observation, epochs)
         counts = np.stack([np.bincount(row, minlength=model.num_classes) for row in labels[:, 0]])
-    order = None if image_order is None else _check_order(image_order, labels.shape)
+        order = _order_by_label(labels) if image_order is None else _check_order(image_order, labels)
 
     def put(tree: Any) -> Any:
         return jax.device_put(tree, device)
@@ -413,13 +424,28 @@ def _check_batch_labels(batch_labels: ArrayLike, observation: Observation, epoch
         raise DataError(f"batch_labels has shape {labels.shape}; right is {right}: clients, epochs, images.")
     if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= observation.num_classes:
         raise DataError(f"batch_labels must be whole numbers from 0 to {observation.num_classes - 1}.")
+    if (np.sort(labels, axis=-1) != np.sort(labels[:, :1], axis=-1)).any():
+        raise DataError("batch_labels must hold the same labels in every epoch: each uses every image once.")
     return labels.astype(np.int64)
 
 
-def _check_order(image_order: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _order_by_label(labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """[A, E, N] an order of the first epoch's images that agrees with the labels; None where these never move."""
+    if (labels == labels[:, :1]).all():
+        return None
+    images = np.broadcast_to(np.argsort(labels[:, :1], axis=-1, kind="stable"), labels.shape)
+    ranks = np.argsort(np.argsort(labels, axis=-1, kind="stable"), axis=-1)
+    return np.take_along_axis(images, ranks, axis=-1)
+
+
+def _check_order(image_order: ArrayLike, labels: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.asarray(image_order)
     if order.ndim == 2:
         order = order[None]
-    if order.shape != shape or not (np.sort(order, axis=-1) == np.arange(shape[-1])).all():
-        raise DataError(f"image_order must have the shape {shape}, with every image once in every epoch.")
-    return order.astype(np.int64)
+    if order.shape != labels.shape or not (np.sort(order, axis=-1) == np.arange(labels.shape[-1])).all():
+        raise DataError(f"image_order must have the shape {labels.shape}, with every image once in every epoch.")
+    order = order.astype(np.int64)
+    by_image = np.take_along_axis(labels, np.argsort(order, axis=-1), axis=-1)
+    if (by_image != by_image[:, :1]).any():
+        raise DataError("image_order and batch_labels disagree: an image has different labels in different epochs.")
+    return order

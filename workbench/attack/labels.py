@@ -155,7 +155,7 @@ def whole_counts(real: ArrayLike, num_images: int) -> NDArray[np.int64]:
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise DataError(f"real counts of shape {values.shape} must be one finite number for each class.")
     # Larger values cannot matter, and would not fit into whole numbers.
-    values = np.clip(values, -1.0, 2.0 * num_images)
+    values = np.minimum(values, 2.0 * num_images)
     counts = np.maximum(np.floor(values), 0).astype(np.int64)
     remainders = values - counts
     while (missing := num_images - counts.sum()) > 0:

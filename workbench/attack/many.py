@@ -121,19 +121,21 @@ def _side_by_side(attacks: list[Attack]) -> list[Reconstruction]:
         raise ConfigError("way = 'vmap' needs observations of one shape; use way = 'processes'.")
     steering = jax.tree.map(np.float32, first.steering)
     states = [attack.start() for attack in attacks]
-    while (at := int(states[0].step)) < first.total_steps:
-        states = [attack.arrive(state, steering) for attack, state in zip(attacks, states, strict=True)]
-        index = int(states[0].phase)
+    going = list(range(len(attacks)))
+    while going and (at := int(states[going[0]].step)) < first.total_steps:
+        arrived = [attacks[i].arrive(states[i], steering) for i in going]
+        index = int(arrived[0].phase)
         phase = first.phases[index]
         num_steps = min(first.next_event(phase, at, steering), first.total_steps) - at
-        problems = [attack.phases[index].problem for attack in attacks]
+        problems = [attacks[i].phases[index].problem for i in going]
         one = partial(engine.run, phase.objective, first.optimizer)
         stacked, history = jax.vmap(one, in_axes=(0, 0, None, None))(
-            _stack(problems), _stack(states), steering, np.int32(num_steps)
+            _stack(problems), _stack(arrived), steering, np.int32(num_steps)
         )
-        states = [jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(len(attacks))]
-        if int(jnp.min(history.num_steps)) < num_steps:
-            break
+        for place, i in enumerate(going):
+            states[i] = jax.tree.map(lambda a, place=place: a[place], stacked)
+        # One that diverged keeps its last good state, and the others go on without it.
+        going = [i for i, made in zip(going, history.num_steps.tolist(), strict=True) if made == num_steps]
     return [attack.reconstruct(state) for attack, state in zip(attacks, states, strict=True)]
 
 

@@ -6,6 +6,7 @@ can be tried: the right one explains the update best.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ class Belief(NamedTuple):
     """Epochs and batch size that would give the observed number of local steps.
 
     Attributes:
-        loss: after a short attack that believes it: what the attacker can see. None before one.
+        loss: after a short attack that believes it: what the attacker can see, infinite where it diverged. None
+            before one.
     """
 
     epochs: int
@@ -71,9 +73,10 @@ def search_epochs(
         believing = replace(config, epochs=belief.epochs, batch_size=belief.batch_size)
         attack = prepare(model, observation, believing, **options)
         _, infos = attack.advance(attack.start(), attack.steering, attack.total_steps)
-        tried.append(belief._replace(loss=float(infos.terms.update[-1])))
+        has_diverged = len(infos.loss) < attack.total_steps
+        tried.append(belief._replace(loss=math.inf if has_diverged else float(infos.terms.update[-1])))
     if not tried:
         raise ConfigError(
             f"no epochs and batch size give {observation.local_steps} steps on {observation.num_images} images."
         )
-    return sorted(tried, key=lambda belief: belief.loss if belief.loss is not None else float("inf"))
+    return sorted(tried, key=lambda belief: belief.loss if belief.loss is not None else math.inf)

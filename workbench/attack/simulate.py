@@ -27,7 +27,7 @@ from workbench.chain import Weights
 from workbench.models import Model
 from workbench.training import Batches, batch_share, in_batches, sgd
 
-__all__ = ["Client", "Simulation", "simulate"]
+__all__ = ["Client", "Simulation", "image_labels", "simulate"]
 
 _SEPARATE = ("ours_prior", "ours_no_prior")
 
@@ -54,9 +54,14 @@ class Simulation:
     segments: int = 1
 
     @property
+    def is_separate(self) -> bool:
+        """Whether every epoch has images of its own, in the order of its batches."""
+        return self.method in _SEPARATE
+
+    @property
     def num_variable_epochs(self) -> int:
         """V: how many sets of images are optimised."""
-        return self.epochs if self.method in _SEPARATE else 1
+        return self.epochs if self.is_separate else 1
 
     @property
     def batches_per_epoch(self) -> int:
@@ -71,7 +76,7 @@ class Simulation:
     @property
     def is_batched(self) -> bool:
         """Whether the client's batches are simulated one by one."""
-        return self.method in (*_SEPARATE, "shared")
+        return self.is_separate or self.method == "shared"
 
     @property
     def num_simulated_steps(self) -> tuple[int, int]:
@@ -95,8 +100,8 @@ class Client:
         client_weights: where the client ended.
         rate: the client's learning rate.
         labels: [A, E, N] assigned to the positions of every epoch.
-        order: [A, E, N] which image stands at which position, for shared variables with a known order; None for the
-            same order in every epoch.
+        order: [A, E, N] which image stands at which position, for methods with one set of images; None for the same
+            order in every epoch.
     """
 
     server_weights: Weights
@@ -119,19 +124,24 @@ def simulate(simulation: Simulation, client: Client, images: Array) -> Weights:
     return jax.tree.map(lambda g: g.mean(0), sums)
 
 
+def image_labels(labels: Array, order: Array | None) -> Array:
+    """[E, N] labels by position to [N] labels by image, for methods with one set of images."""
+    return labels[0] if order is None else labels[0][jnp.argsort(order[0])]
+
+
 def _simulate_one(simulation: Simulation, client: Client, images: Array, labels: Array, order: Array | None) -> Weights:
     start, rate = client.server_weights, client.rate
+    if not simulation.is_batched:
+        labels = image_labels(labels, order)[None]
     if simulation.method == "surrogate":
         return _surrogate(simulation, client, images, labels)
     if simulation.method == "fedsgd":
-        batches = _whole_epochs(images, labels[:1])
-        return _gradient_sum(simulation.model, start, batches, rate, simulation.local_steps)
+        return _gradient_sum(simulation.model, start, _whole_epochs(images, labels), rate, simulation.local_steps)
     if simulation.method == "fedsgd_epoch":
-        batches = _whole_epochs(jnp.broadcast_to(images, (simulation.epochs, *images.shape[1:])), labels)
-        return _gradient_sum(simulation.model, start, batches, rate, simulation.batches_per_epoch)
+        same = (jnp.broadcast_to(a, (simulation.epochs, *a.shape[1:])) for a in (images, labels))
+        return _gradient_sum(simulation.model, start, _whole_epochs(*same), rate, simulation.batches_per_epoch)
     if simulation.method == "shared":
-        same = jnp.broadcast_to(images, (simulation.epochs, *images.shape[1:]))
-        images = same if order is None else images[0][order]
+        images = jnp.broadcast_to(images, (simulation.epochs, *images.shape[1:])) if order is None else images[0][order]
     batches = Batches(
         in_batches(images, simulation.batch_size),
         in_batches(labels, simulation.batch_size),
@@ -161,7 +171,7 @@ def _surrogate(simulation: Simulation, client: Client, images: Array, labels: Ar
             lambda s, c, t=float(position): s + t * (c - s), client.server_weights, client.client_weights
         )
         part = _gradient_sum(
-            simulation.model, between, _whole_epochs(images, labels[:1]), client.rate, simulation.local_steps
+            simulation.model, between, _whole_epochs(images, labels), client.rate, simulation.local_steps
         )
         total = jax.tree.map(lambda a, b, w=float(share): a + w * b, total, part)
     return total

@@ -168,7 +168,7 @@ def run(
     steering: Steering,
     num_steps: Array,
 ) -> tuple[AttackState, History]:
-    """Up to ``num_steps`` steps (at most `HISTORY_LENGTH`), ending before one whose loss or gradient is not finite.
+    """Up to ``num_steps`` steps (at most `HISTORY_LENGTH`), ending before one with a number that is not finite.
 
     The state is then the last good one.
     """
@@ -183,7 +183,7 @@ def run(
     def body(carry: _Carry) -> _Carry:
         state, infos, made, _ = carry
         following, info = make(state)
-        is_finite = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm)
+        is_finite = jnp.isfinite(info.loss) & jnp.isfinite(info.gradient_norm) & jnp.isfinite(following.images).all()
         state = jax.tree.map(partial(jnp.where, is_finite), following, state)
         infos = jax.tree.map(lambda all_, one: all_.at[made].set(one), infos, info)
         return state, infos, made + is_finite.astype(made.dtype), is_finite
