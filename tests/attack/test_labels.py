@@ -1,5 +1,7 @@
 """Label counts: exact where they must be, and how far off where they are estimates."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -64,6 +66,24 @@ def test_whole_counts_sum_to_n_and_are_never_negative(real, num_images):
     counts = whole_counts(real, num_images)
     assert counts.sum() == num_images, f"{real} became {counts}"
     assert (counts >= 0).all(), f"{real} became {counts}"
+
+
+@given(
+    st.lists(st.floats(-100, 100) | st.floats(-3, 6), min_size=1, max_size=12),
+    st.integers(1, 30),
+)
+def test_whole_counts_are_the_rule_restated(real, num_images):
+    """One image at a time, as the rule reads: floors, then the largest remainders, or the smallest, or the largest."""
+    counts = [max(math.floor(value), 0) for value in real]
+    by_remainder = sorted(range(len(real)), key=lambda k: counts[k] - real[k])
+    while sum(counts) < num_images:
+        for k in by_remainder[: num_images - sum(counts)]:
+            counts[k] += 1
+    for k in [k for k in sorted(range(len(real)), key=lambda k: real[k] - counts[k]) if counts[k] > 0]:
+        counts[k] -= sum(counts) > num_images
+    while sum(counts) > num_images:
+        counts[counts.index(max(counts))] -= 1
+    np.testing.assert_array_equal(whole_counts(real, num_images), counts)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=70).filter(sum))

@@ -114,3 +114,56 @@ def test_truth_is_a_fixed_point_of_an_aggregate():
     attack = prepare(MODEL, both, wb.AttackConfig(), batch_labels=labels)
     distance = true_distance(attack, jnp.asarray(images))
     assert distance < 1e-9, f"both clients' own images leave {distance:.1e} of their mean update unexplained"
+
+
+def known_batches(num_images=7, epochs=3):
+    """A client whose batches are known, with labels that repeat and move from epoch to epoch."""
+    client = make_client(num_images, seed=4)
+    observation, secrets = observe(client, epochs, 3)
+    labels = client.labels[secrets.order]
+    assert len(set(client.labels.tolist())) < num_images, "an image should share its label with another"
+    assert (labels != labels[0]).any(), "the labels should move"
+    return client, observation, secrets.order, labels
+
+
+@pytest.mark.parametrize("method", ["shared", "fedsgd_epoch", "fedsgd", "surrogate"])
+def test_an_image_keeps_its_label_where_labels_move_between_epochs(method):
+    """With one set of images, known batches may not give an image one label in this epoch and another in the next."""
+    client, observation, order, labels = known_batches()
+    config = wb.AttackConfig(method=method)
+    by_image = prepare(MODEL, observation, config, batch_labels=labels, image_order=order)
+    by_position = prepare(MODEL, observation, config, batch_labels=labels)
+    images = np.random.default_rng(0).normal(size=client.images.shape).astype(np.float32)
+    if method == "shared":
+        used = np.asarray(by_position.phases[0].problem.client.order[0])
+        np.testing.assert_array_equal(labels[0][used], labels, "an image stands where another label is known")
+        np.testing.assert_array_equal(used[0], np.arange(len(images)), "the first epoch's order is that of the images")
+    else:
+        # These use no batches: who stands where in the first epoch is only a matter of counting.
+        found, right = (
+            value_and_gradient(attack, jnp.asarray(own)[None, None])
+            for attack, own in ((by_position, images[order[0]]), (by_image, images))
+        )
+        np.testing.assert_allclose(found[0], right[0], rtol=1e-5)
+        np.testing.assert_allclose(found[1][0, 0], right[1][0, 0][order[0]], atol=1e-5 * float(jnp.abs(right[1]).max()))
+    np.testing.assert_array_equal(by_image.reconstruct(by_image.start()).labels, client.labels)
+    np.testing.assert_array_equal(by_position.reconstruct(by_position.start()).labels, labels[0])
+
+
+@pytest.mark.parametrize("knows_order", [False, True])
+def test_a_warm_start_hands_every_image_to_places_with_its_label(knows_order):
+    client, observation, order, labels = known_batches()
+    known = {"image_order": order} if knows_order else {}
+    config = wb.AttackConfig(warm_start_steps=2, warm_start_noise=0.0)
+    attack = prepare(MODEL, observation, config, batch_labels=labels, **known)
+    warm, _ = attack.advance(attack.start(), attack.steering, 2)
+    image_labels = attack.reconstruct(warm).labels
+    np.testing.assert_array_equal(image_labels, client.labels if knows_order else labels[0])
+    started = np.asarray(attack.arrive(warm, attack.steering).images)[0]
+    images = np.asarray(warm.images)[0, 0]
+    for epoch, (own, right) in enumerate(zip(started, labels, strict=True)):
+        source = [int(np.flatnonzero((images == image).all((1, 2, 3)))[0]) for image in own]
+        assert sorted(source) == list(range(len(images))), f"epoch {epoch} does not start from every image once"
+        np.testing.assert_array_equal(image_labels[source], right, f"epoch {epoch} puts images where others belong")
+        if knows_order:
+            np.testing.assert_array_equal(source, order[epoch], f"epoch {epoch} does not follow the known order")

@@ -4,7 +4,9 @@ from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import workbench as wb
@@ -105,6 +107,26 @@ def test_a_diverging_run_keeps_the_last_finite_state():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)), "the kept state must be finite"
 
 
+def test_a_number_that_is_not_finite_ends_the_run_before_the_step_that_made_it():
+    def update(gradient, count, _):
+        return jnp.where(count < 5, -1e-3 * gradient, jnp.nan), count + 1
+
+    broken = optax.GradientTransformation(lambda _: jnp.int32(0), update)
+    attack = make_attack(config=replace(CONFIG, warm_start_steps=0), optimizer=broken)
+    before, _ = attack.advance(attack.start(), attack.steering, 5)
+    state, infos = attack.advance(attack.start(), attack.steering, 20)
+    assert len(infos.loss) == int(state.step) == 5, "the sixth step made the images NaN"
+    assert states_equal(state, before), "the last good state is the one before it"
+    _, infos = attack.advance(state, attack.steering, 3)
+    assert len(infos.loss) == 0, "there is no way on from here"
+
+
+def test_a_run_of_no_steps_is_refused():
+    attack = make_attack()
+    with pytest.raises(wb.ConfigError, match="num_steps = 0"):
+        attack.advance(attack.start(), attack.steering, 0)
+
+
 def test_best_so_far_keeps_the_images_of_the_smallest_loss():
     attack = make_attack(config=replace(CONFIG, warm_start_steps=0, step_size=0.5))
     phase = attack.phases[0]
@@ -122,8 +144,6 @@ def test_best_so_far_keeps_the_images_of_the_smallest_loss():
 
 
 def test_any_optax_optimiser_and_ones_own_terms_are_used():
-    import optax
-
     def shrink(images):
         return (images**2).mean()
 
@@ -156,6 +176,33 @@ def test_many_attacks_at_once_are_the_attacks_one_by_one(way):
     many = partial(attack_many, MODEL, observations, replace(CONFIG, steps=8), label_counts=counts, progress=False)
     for alone, together in zip(many(way="one by one"), many(way=way), strict=True):
         np.testing.assert_allclose(together.images, alone.images, atol=1e-4)
+
+
+@pytest.fixture
+def hopeless():
+    """An update so large that its distance overflows at the first step."""
+    client = make_client(num_images=4)
+    training = wb.ClientConfig(epochs=2, batch_size=2, learning_rate=0.1)
+    observation = wb.client_update(MODEL, MODEL.init(1), client, training)
+    return replace(observation, client_weights=jax.tree.map(lambda a: a + 1e30, observation.client_weights))
+
+
+@pytest.mark.parametrize("way", ["vmap", "one by one"])
+def test_one_that_diverges_does_not_stop_the_others(hopeless, way):
+    good = replace(hopeless, client_weights=jax.tree.map(lambda a: a + 0.01, hopeless.server_weights))
+    config = replace(CONFIG, steps=8)
+    counts = [[1, 1, 1, 1]] * 3
+    found = attack_many(MODEL, [good, hopeless, good], config, label_counts=counts, way=way, progress=False)
+    alone = prepare(MODEL, good, config, label_counts=counts[0])
+    right = alone.reconstruct(alone.advance(alone.start(), alone.steering, alone.total_steps)[0]).images
+    for index in (0, 2):
+        np.testing.assert_allclose(found[index].images, right, atol=1e-4, err_msg=f"attack {index} was stopped short")
+    assert np.isfinite(found[1].images).all()
+
+
+def test_a_belief_that_diverges_comes_last(hopeless):
+    ranked = search_epochs(MODEL, hopeless, wb.AttackConfig(steps=2), label_counts=[1, 1, 1, 1])
+    assert [belief.loss for belief in ranked] == [float("inf")] * 3
 
 
 def test_beliefs_are_the_ways_to_make_the_observed_steps():
