@@ -24,6 +24,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 from tqdm.auto import tqdm
 
+from workbench.attack import step as engine
 from workbench.attack.attack import Reconstruction, prepare
 from workbench.attack.labels import LabelEstimate, estimate_labels
 from workbench.attack.objective import Steering, Terms
@@ -352,13 +353,15 @@ class AttackSession:
             self._check_can_go_on(now)
             started = time.perf_counter()
             state, infos = self._attack.advance(now.state, now.steering, n)
-            # The images too, for the loss tells only of those before the last step.
-            is_finite = bool(jnp.isfinite(jnp.vdot(state.images, state.images))) and len(infos.loss) == n
             _finish(state)
             phase = int(state.phase)
             self._measure(now.phase, phase, (time.perf_counter() - started) / n)
             after = self._after(now, state, phase, infos)
-            self._now = self._keep_snapshot(after) if is_finite else self._last_good(now, after)
+            is_good = self._is_good(state, now.steering, was_stopped=len(infos.loss) < n)
+            if is_good and after.step == now.step + n:
+                self._now = self._keep_snapshot(after)
+            else:
+                self._now = self._last_good(now, after, after.step if is_good else max(after.step - 1, 0))
             self._save_when_due()
 
     def _check_can_go_on(self, moment: _Moment) -> None:
@@ -375,9 +378,18 @@ class AttackSession:
             parts = (_joined(parts),)
         return replace(now, state=state, step=now.step + made, phase=phase, infos=parts)
 
-    def _last_good(self, now: _Moment, after: _Moment) -> _Moment:
-        """The last moment whose loss was finite: one step before the loss, or the images, were not."""
-        good = max(after.step - 1, 0)
+    def _is_good(self, state: AttackState, steering: Steering, *, was_stopped: bool) -> bool:
+        """Whether the images can be worked with, and where a run was stopped, whether their loss is finite."""
+        if not jnp.isfinite(jnp.vdot(state.images, state.images)):
+            return False
+        if not was_stopped:
+            return True  # the next step will tell
+        phase, traced = self._attack.phases[int(state.phase)], jax.tree.map(np.float32, steering)
+        _, history = engine.run(phase.objective, self._attack.optimizer, phase.problem, state, traced, np.int32(1))
+        return bool(np.isfinite(history.infos.loss[0]) and np.isfinite(history.infos.gradient_norm[0]))
+
+    def _last_good(self, now: _Moment, after: _Moment, good: int) -> _Moment:
+        """The diverged moment: back at the last step whose loss was finite."""
         state = self._state_at(now, good)
         events = tuple(event for event in now.events if event.step <= good)
         return replace(
