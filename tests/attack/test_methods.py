@@ -39,7 +39,7 @@ def value_and_gradient(attack, images):
     def loss(images):
         return loss_and_terms(phase.objective, phase.problem, steering, jnp.int32(0), images, jnp.zeros_like(images))[0]
 
-    return jax.value_and_grad(loss)(images)
+    return jax.jit(jax.value_and_grad(loss))(images)
 
 
 @pytest.mark.parametrize(

@@ -181,18 +181,15 @@ def test_many_attacks_at_once_are_the_attacks_one_by_one(way):
 @pytest.fixture
 def hopeless():
     """An update so large that its distance overflows at the first step."""
-    client = make_client(num_images=4)
-    training = wb.ClientConfig(epochs=2, batch_size=2, learning_rate=0.1)
-    observation = wb.client_update(MODEL, MODEL.init(1), client, training)
+    training = wb.ClientConfig(epochs=2, batch_size=3, learning_rate=0.1)
+    observation = wb.client_update(MODEL, MODEL.init(1), make_client(), training)
     return replace(observation, client_weights=jax.tree.map(lambda a: a + 1e30, observation.client_weights))
 
 
-@pytest.mark.parametrize("way", ["vmap", "one by one"])
-def test_one_that_diverges_does_not_stop_the_others(hopeless, way):
+def test_one_that_diverges_does_not_stop_the_others(hopeless):
     good = replace(hopeless, client_weights=jax.tree.map(lambda a: a + 0.01, hopeless.server_weights))
-    config = replace(CONFIG, steps=8)
-    counts = [[1, 1, 1, 1]] * 3
-    found = attack_many(MODEL, [good, hopeless, good], config, label_counts=counts, way=way, progress=False)
+    config, counts = replace(CONFIG, steps=12, warm_start_steps=0), [[1, 1, 2, 2]] * 3
+    found = attack_many(MODEL, [good, hopeless, good], config, label_counts=counts, way="vmap", progress=False)
     alone = prepare(MODEL, good, config, label_counts=counts[0])
     right = alone.reconstruct(alone.advance(alone.start(), alone.steering, alone.total_steps)[0]).images
     for index in (0, 2):
@@ -201,8 +198,9 @@ def test_one_that_diverges_does_not_stop_the_others(hopeless, way):
 
 
 def test_a_belief_that_diverges_comes_last(hopeless):
-    ranked = search_epochs(MODEL, hopeless, wb.AttackConfig(steps=2), label_counts=[1, 1, 1, 1])
-    assert [belief.loss for belief in ranked] == [float("inf")] * 3
+    options = {"candidates": beliefs(6, 4)[:1], "label_counts": [1, 1, 2, 2]}
+    ranked = search_epochs(MODEL, hopeless, wb.AttackConfig(steps=2), **options)
+    assert [belief.loss for belief in ranked] == [float("inf")]
 
 
 def test_beliefs_are_the_ways_to_make_the_observed_steps():
