@@ -1,4 +1,4 @@
-"""The hand-written derivatives of a chain of layers against JAX's own, in float64, and kernels written down for later."""
+"""The hand-written derivatives of a chain of layers against JAX's own in float64, and kernels written down at first."""
 
 from functools import partial
 

@@ -188,7 +188,7 @@ def hopeless():
 
 def test_one_that_diverges_does_not_stop_the_others(hopeless):
     good = replace(hopeless, client_weights=jax.tree.map(lambda a: a + 0.01, hopeless.server_weights))
-    config, counts = replace(CONFIG, steps=12, warm_start_steps=0), [[1, 1, 2, 2]] * 3
+    config, counts = replace(CONFIG, method="fedsgd", steps=6), [[1, 1, 2, 2]] * 3
     found = attack_many(MODEL, [good, hopeless, good], config, label_counts=counts, way="vmap", progress=False)
     alone = prepare(MODEL, good, config, label_counts=counts[0])
     right = alone.reconstruct(alone.advance(alone.start(), alone.steering, alone.total_steps)[0]).images
