@@ -17,5 +17,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     import jax
 
+    # JAX reads the environment once: where something imported it earlier, only this reaches it.
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -228,8 +228,8 @@ class AttackConfig:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        if self.low_memory not in (None, True, False):
-            raise ConfigError(f"low_memory = {self.low_memory!r} must be True, False or None.")
+        if self.low_memory is not None:
+            check_flag("low_memory", self.low_memory)
 
     @staticmethod
     def preset(name: str, dataset: str = "femnist", **changes: Any) -> AttackConfig:
@@ -242,8 +242,8 @@ class AttackConfig:
         'conv+max'
         """
         check_choice("preset", name, PRESETS)
+        check_choice("dataset", dataset, (*PRESET_DATASETS, "glyphs", "photos"))
         dataset = {"glyphs": "femnist", "photos": "cifar100"}.get(dataset, dataset)
-        check_choice("dataset", dataset, PRESET_DATASETS)
         settings = {**_PRESETS["paper", dataset], **_PRESETS[name, dataset]}
         unknown = sorted(set(changes) - {field.name for field in fields(AttackConfig)})
         if unknown:

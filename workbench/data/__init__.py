@@ -48,5 +48,5 @@ Choose one of: glyphs, photos, femnist, cifar100.
     if name == "cifar100":
         return load_cifar100(path, seed)
     if path is not None:
-        raise ConfigError(f"path = {os.fspath(path)!r} is of no use to {name!r}, which is bundled; leave it out.")
+        raise ConfigError(f"path = {str(path)!r} is of no use to {name!r}, which is bundled; leave it out.")
     return load_glyphs(seed) if name == "glyphs" else load_photos(seed)

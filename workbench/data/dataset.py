@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.errors import ConfigError, DataError, check_count, check_number
+from workbench.errors import ConfigError, DataError, check_count, check_kind, check_number, shown
 
 __all__ = ["CIFAR100_NORMALIZATION", "FEMNIST_NORMALIZATION", "ClientData", "Dataset", "Normalization"]
 
@@ -30,6 +30,8 @@ class Normalization:
                 raise ConfigError(f"normalization.{field} = {values!r} must be one number per channel, such as (0.5,).")
             checked = tuple(check_number(f"normalization.{field}", value, above=above) for value in values)
             object.__setattr__(self, field, checked)
+        if not self.mean:
+            raise ConfigError("normalization.mean = () must hold one number per channel, such as (0.5,).")
         if len(self.mean) != len(self.std):
             raise ConfigError(
                 f"normalization.std has {len(self.std)} channels but normalization.mean has {len(self.mean)}; "
@@ -72,6 +74,12 @@ class ClientData:
     name: str = "own data"
 
     def __post_init__(self) -> None:
+        names = self.class_names
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise DataError(f"class_names = {shown(names)} must be a sequence with one name for every class.")
+        object.__setattr__(self, "class_names", tuple(str(name) for name in names))
+        check_kind("normalization", self.normalization, Normalization)
+        object.__setattr__(self, "psnr_threshold", check_number("psnr_threshold", self.psnr_threshold))
         images, labels = check_images_and_labels(self.images, self.labels, len(self.class_names))
         if images.shape[-1] != len(self.normalization.mean):
             raise DataError(

@@ -20,9 +20,11 @@ def existing_path(path: str | os.PathLike[str], right: str) -> Path:
     """``path`` as a Path if something is there; ``right`` says what should be."""
     try:
         found = Path(path).expanduser()
-    except TypeError:
-        raise DataError(f"path = {path!r} is not a path; right is {right}.") from None
-    if not found.exists():
+        exists = found.exists()
+    except (TypeError, ValueError, RuntimeError, OSError):
+        # No path at all, a home of nobody, a name too long for any file system.
+        raise DataError(f"path = {path!r:.200} is not a usable path; right is {right}.") from None
+    if not exists:
         raise DataError(f"path = '{found}' does not exist; right is {right}.")
     return found
 
