@@ -277,11 +277,10 @@ _WARM: dict[str, Any] = {
 for _dataset in PRESET_DATASETS:
     _PRESETS["demo", _dataset] = {**_WARM, "warm_start_steps": 50, "steps": 60}
     _PRESETS["best", _dataset] = {**_WARM, "warm_start_steps": 100, "steps": 250, "label_method": "refined"}
-# Short as it is, the demo gains from trusting the update sooner.
+# Short as it is, the demo gains from trusting the update from the start.
 _PRESETS["demo", "femnist"] |= {
     "warm_start_steps": 150,
     "steps": 100,
-    "update_weight": (1.0, 4.0),
-    "update_weight_steps": 50,
+    "update_weight": (2.0, 2.0),
     "label_order": "sorted",
 }
