@@ -42,6 +42,16 @@ def test_dependencies_point_one_way(folder, forbidden):
     assert not wrong, f"workbench/{folder} must not import {wrong}"
 
 
+def test_the_attack_never_names_client_data():
+    wrong = [
+        f"{file.name}: {name}"
+        for file in (PACKAGE / "attack").glob("*.py")
+        for name in imports(file)
+        if name.split(".")[-1] in ("ClientData", "ClientSecrets", "Dataset", "load_dataset", "client")
+    ]
+    assert not wrong, f"workbench/attack must not know client data, and imports {wrong}"
+
+
 @pytest.mark.parametrize("file", ["session.py", "runner.py", "checkpoint.py", "training.py", "models.py"])
 def test_no_views_below_the_views(file):
     wrong = [
@@ -51,7 +61,8 @@ def test_no_views_below_the_views(file):
 
 
 def test_importing_the_package_imports_no_widget_code():
-    code = "import sys, workbench; print([m for m in ('ipywidgets', 'matplotlib', 'jupyterlab') if m in sys.modules])"
+    heavy = ("ipywidgets", "IPython", "matplotlib", "jupyterlab", "torch")
+    code = f"import sys, workbench; print([m for m in {heavy} if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert shown.stdout.strip() == "[]", f"importing workbench brought {shown.stdout.strip()}"
 
