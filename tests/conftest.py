@@ -1,6 +1,7 @@
 """What every test runs under: strict JAX on the CPU, a compilation cache, and hypothesis without chance."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -10,6 +11,8 @@ hypothesis.settings.load_profile("workbench")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Started in the background, a process ignores Ctrl-C and so do its children, among them those that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # In the environment and before JAX is imported, so that the kernels and commands that tests start have it too.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
