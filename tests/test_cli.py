@@ -179,7 +179,8 @@ def checkpoint(tmp_path_factory) -> Path:
     client = wb.load_dataset("glyphs").client(0, num_images=4)
     model = wb.models.mlp()
     observation = wb.client_update(model, model.init(0), client, wb.ClientConfig(epochs=2, batch_size=2))
-    wb.AttackSession(model, observation, wb.AttackConfig(steps=3)).save(path)
+    wrong_counts = np.roll(client.label_counts, 1)
+    wb.AttackSession(model, observation, wb.AttackConfig(steps=3), label_counts=wrong_counts).save(path)
     return path
 
 
@@ -188,6 +189,8 @@ def checkpoint(tmp_path_factory) -> Path:
     [
         (["--client", "1"], "another update"),
         (["--seed", "1"], "another update"),
+        (["--preset", "paper"], "leave it out"),
+        (["--label-source", "known"], "has other counts"),
         (["--method", "shared"], "method = 'shared' is 'ours_prior' in"),
         (["--set", "tv_wieght=1"], "did you mean 'tv_weight'?"),
     ],

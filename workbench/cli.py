@@ -162,7 +162,7 @@ def attack(
     defence: Annotated[str, _client("--defence", help=_one_of(DEFENCES))] = "none",
     strength: Annotated[float, _client("--strength", help="Of the defence.")] = 0.0,
     clip_norm: Annotated[float | None, _client("--clip-norm", help="Of the defence dp_sgd.")] = None,
-    preset: Annotated[str, _attack("--preset", help=_one_of(PRESETS))] = "demo",
+    preset: Annotated[str | None, _attack("--preset", help="If not demo. " + _one_of(PRESETS))] = None,
     method: Annotated[str | None, _attack("--method", help=_one_of(METHODS))] = None,
     steps: Steps = None,
     distance: Annotated[str | None, _attack("--distance", help="Between updates. " + _one_of(DISTANCES))] = None,
@@ -224,11 +224,13 @@ def attack(
         if name in changes:
             raise ConfigError(f"--set {name}: there is an option for it too; give only one of them.")
         changes[name] = value
+    is_known = label_source == "known"
     if resume is None:
-        config = target.config(preset, changes)
-        is_known = label_source == "known"
+        config = target.config(preset or "demo", changes)
         return _attack_all(target, [config], is_known=is_known, device=device, report=report, save=save)
-    return _resume(target, resume, changes, device=device, report=report, save=save)
+    if preset is not None:
+        raise ConfigError(f"--preset {preset}: {resume} has its own settings; leave it out to go on from there.")
+    return _resume(target, resume, changes, is_known=is_known, device=device, report=report, save=save)
 
 
 def _parse_settings(assignments: Sequence[str]) -> dict[str, Any]:
@@ -344,18 +346,27 @@ def _attack_all(
     model, clients = target.load()
     typer.echo(f"Attacking {target.told}, {model.name}.")
     observation = target.observe(model, clients)
-    known = np.stack([client.label_counts for client in clients]) if is_known else None
+    counts = np.stack([client.label_counts for client in clients]) if is_known else None
     source = "given" if is_known else f"recovered from the weights ({configs[0].label_method})"
     typer.echo(f"Label counts: {source}.")
-    sessions = [
-        AttackSession(model, observation, config, label_counts=known, seed=target.seed, device=device)
-        for config in configs
-    ]
+    sessions: list[AttackSession] = []
+    for config in configs:
+        session = AttackSession(model, observation, config, label_counts=counts, seed=target.seed, device=device)
+        # All methods get the same labels, and these are recovered once.
+        counts = session.label_counts
+        sessions.append(session)
     return _run_all(target, sessions, clients, source, report, save)
 
 
 def _resume(
-    target: _Target, path: Path, changes: dict[str, Any], *, device: str, report: Path | None, save: Path | None
+    target: _Target,
+    path: Path,
+    changes: dict[str, Any],
+    *,
+    is_known: bool,
+    device: str,
+    report: Path | None,
+    save: Path | None,
 ) -> int:
     """Go on with a saved session; the target's options serve to find the truth, and must be those of the session."""
     from workbench.session import AttackSession
@@ -372,6 +383,8 @@ def _resume(
             f"{path} holds the attack on another update than that of {target.told}, {model.name}, seed {target.seed}: "
             "give the client's options that it was saved with."
         )
+    if is_known and (session.label_counts != [client.label_counts for client in clients]).any():
+        raise ConfigError(f"label_source = 'known', but {path} has other counts; leave it out to go on from there.")
     typer.echo(f"Going on from {path}, step {session.num_steps}.")
     goal = session.config.warm_start_steps + check_count("steps", steps)
     return _run_all(target, [session], clients, f"those of {path}", report, save, goal)

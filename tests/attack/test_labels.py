@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
+from workbench.attack.attack import prepare
 from workbench.attack.labels import Statistics, estimate_labels, network_statistics, real_counts, whole_counts
 from workbench.config import LABEL_METHODS
 from workbench.errors import DataError
@@ -120,3 +121,30 @@ def test_all_methods_come_close_on_a_client():
         errors = wb.label_errors(client.label_counts, estimate.whole)
         assert estimate.whole.sum() == 10, f"{method} gives {estimate.whole.sum()} labels for 10 images"
         assert errors <= 5, f"{method}: {errors} of 10 labels wrong"
+
+
+@pytest.mark.parametrize("label_order", ["random", "sorted"])
+def test_labels_are_dealt_to_batches_once_and_the_same_in_every_epoch(label_order):
+    rng = np.random.default_rng(0)
+    client, observation, _ = one_step(rng.random((9, 5, 5, 1)), rng.integers(0, 6, 9))
+    config = wb.AttackConfig(epochs=3, batch_size=2, label_order=label_order)
+
+    def dealt(seed):
+        attack = prepare(MODEL, observation, config, label_counts=client.label_counts, seed=seed)
+        return np.asarray(attack.phases[-1].problem.client.labels[0])
+
+    labels = dealt(seed=0)
+    np.testing.assert_array_equal(np.bincount(labels[0], minlength=6), client.label_counts)
+    np.testing.assert_array_equal(labels, np.tile(labels[0], (3, 1)), "labels move between epochs")
+    is_sorted = (np.diff(labels[0]) >= 0).all()
+    assert is_sorted == (label_order == "sorted")
+    assert (dealt(seed=1) == labels).all() == (label_order == "sorted"), "a seed decides where chance does"
+
+
+def test_recovered_labels_of_an_aggregate_are_shared_out_among_its_clients():
+    rng = np.random.default_rng(0)
+    both = wb.aggregate([one_step(rng.random((9, 5, 5, 1)), rng.integers(0, 6, 9))[1] for _ in range(2)])
+    estimate = estimate_labels(MODEL, both, "bias")
+    attack = prepare(MODEL, both, wb.AttackConfig(label_method="bias"))
+    assert attack.label_counts.sum(1).tolist() == [9, 9], "every client has N images"
+    np.testing.assert_array_equal(attack.label_counts.sum(0), estimate.whole)

@@ -13,6 +13,7 @@ import workbench as wb
 from workbench.attack import step as engine
 from workbench.attack.attack import prepare
 from workbench.attack.many import attack_many
+from workbench.attack.objective import loss_and_terms
 from workbench.attack.search import beliefs, search_epochs
 from workbench.training import Batches, sgd
 
@@ -218,3 +219,63 @@ def test_the_search_for_epochs_ranks_by_the_visible_loss():
     ranked = search_epochs(MODEL, observation, config, label_counts=client.label_counts)
     assert [belief.loss for belief in ranked] == sorted(belief.loss for belief in ranked)
     assert {belief[:2] for belief in ranked} == {(1, 1), (2, 2), (4, 4)}
+
+
+def test_a_step_is_adam_with_a_step_size_that_decays():
+    """The published optimiser, written out in NumPy; in a new phase it starts afresh, and so do the schedules."""
+    config = replace(CONFIG, method="shared", warm_start_steps=3, step_decay=0.5, step_decay_every=2)
+    attack = make_attack(config=config)
+    state, infos = attack.advance(attack.start(), attack.steering, 3)
+    expected = [0.05 * 0.5 ** (step / 2) for step in (0, 1, 2)]
+    np.testing.assert_allclose(infos.step_size, expected, rtol=1e-5, err_msg="the first phase")
+    state = attack.arrive(state, attack.steering)
+    # One set of images has nobody to agree with: the step leaves the consensus out.
+    phase, steering = attack.phases[1], jax.tree.map(np.float32, attack.steering._replace(consensus=0.0))
+
+    @jax.jit
+    def gradient(step, images):
+        loss = partial(loss_and_terms, phase.objective, phase.problem, steering, step, consensus=state.consensus)
+        return jax.grad(loss, has_aux=True)(images)[0]
+
+    images, mean, square = np.asarray(state.images, np.float64), 0.0, 0.0
+    for step in range(4):
+        g = np.asarray(gradient(jnp.int32(3 + step), jnp.asarray(images, jnp.float32)), np.float64)
+        mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g**2
+        direction = mean / (1 - 0.9 ** (step + 1)) / (np.sqrt(square / (1 - 0.999 ** (step + 1))) + 1e-8)
+        images = images - 0.05 * 0.5 ** (step / 2) * direction
+    state, infos = attack.advance(state, attack.steering, 4)
+    np.testing.assert_allclose(infos.step_size, 0.05 * 0.5 ** (np.arange(4) / 2), rtol=1e-5, err_msg="the second phase")
+    np.testing.assert_allclose(state.images, images, atol=1e-4)
+
+
+def test_consensus_is_the_median_of_the_images_matched_to_each_other():
+    attack = make_attack(config=replace(CONFIG, warm_start_steps=0))
+    rng = np.random.default_rng(0)
+    truth, noise = rng.normal(size=(6, 6, 6, 1)), 0.1 * rng.normal(size=(3, 6, 6, 6, 1))
+    orders = [rng.permutation(6) for _ in range(3)]
+    epochs = np.stack([(truth + own)[order] for own, order in zip(noise, orders, strict=True)]).astype(np.float32)
+    state = attack.start()._replace(images=jnp.asarray(epochs)[None])
+    assert float(attack.arrive(state, attack.steering).has_consensus) == 0, "consensus starts at step 4"
+    consensus = attack.arrive(state._replace(step=jnp.int32(4)), attack.steering)
+    assert float(consensus.has_consensus) == 1
+    median = np.median(truth + noise, axis=0)
+    for epoch, order in enumerate(orders):
+        np.testing.assert_allclose(consensus.consensus[0, epoch], median[order], atol=1e-5, err_msg=f"epoch {epoch}")
+
+
+@pytest.mark.parametrize("combine", ["mean", "median"])
+def test_a_reconstruction_of_an_aggregate_combines_each_client_by_itself(combine):
+    training = wb.ClientConfig(epochs=3, batch_size=2, learning_rate=0.1)
+    both = wb.aggregate([wb.client_update(MODEL, MODEL.init(1), make_client(seed), training) for seed in (0, 1)])
+    counts = np.stack([make_client(seed).label_counts for seed in (0, 1)])
+    attack = prepare(MODEL, both, replace(CONFIG, combine=combine, warm_start_steps=0), label_counts=counts)
+    result = attack.reconstruct(attack.start())
+    assert result.images.shape == (12, 6, 6, 1)
+    assert result.epochs.shape == (3, 12, 6, 6, 1)
+    matched = np.stack([epoch[order] for epoch, order in zip(result.epochs, result.permutations, strict=True)])
+    np.testing.assert_allclose(getattr(np, combine)(matched, axis=0), result.images, atol=1e-6)
+    for order in result.permutations:
+        assert sorted(order[:6]) == list(range(6)), "an image of one client was matched to the other's"
+        assert sorted(order[6:]) == list(range(6, 12))
+    for own, right in zip(result.labels.reshape(2, 6), counts, strict=True):
+        np.testing.assert_array_equal(np.bincount(own, minlength=4), right, "the clients' labels were mixed up")

@@ -72,12 +72,14 @@ def test_the_consensus_can_be_switched_on(make_session):
     assert (consensus[33:] > 0).all(), "the consensus term stayed off although it was given a weight"
 
 
-def test_steering_while_a_step_is_computed_acts_on_the_step_after(make_session, assert_same, monkeypatch):
+def test_steering_while_a_step_is_computed_acts_on_the_step_after(make_session, assert_same):
     session, plain = make_session(), make_session()
     session.step(22)
+    session.steer(tv_weight=0.3)
     advance, asked = session._attack.advance, threading.Event()
 
     def advance_while_somebody_steers(*arguments):
+        assert session.steering["tv_weight"] == 0.3, "what acts on this step does not show while it is computed"
         result = advance(*arguments)
         thread = threading.Thread(target=lambda: session.steer(prior_weight=1.0) or asked.set())
         thread.start()
@@ -89,7 +91,9 @@ def test_steering_while_a_step_is_computed_acts_on_the_step_after(make_session, 
     session.step()
     object.__setattr__(session._attack, "advance", advance)
     session.step(3)
-    plain.step(23)
+    plain.step(22)
+    plain.steer(tv_weight=0.3)
+    plain.step()
     plain.steer(prior_weight=1.0)
     plain.step(3)
     assert_same(session, plain)

@@ -23,7 +23,7 @@ def existing_path(path: str | os.PathLike[str], right: str) -> Path:
         exists = found.exists()
     except (TypeError, ValueError, RuntimeError, OSError):
         # No path at all, a home of nobody, a name too long for any file system.
-        raise DataError(f"path = {path!r:.200} is not a usable path; right is {right}.") from None
+        raise DataError(f"path = {path!r:.200} is not a path; right is {right}.") from None
     if not exists:
         raise DataError(f"path = '{found}' does not exist; right is {right}.")
     return found
