@@ -1,7 +1,10 @@
 """Looking back and going back: history, snapshots within their budget, rewind, fork, and divergence."""
 
+import threading
+
 import jax
 import numpy as np
+import optax
 import pytest
 
 import workbench as wb
@@ -166,6 +169,17 @@ def test_a_fork_keeps_steering_that_was_asked_for(make_session, assert_same):
     assert_same(fork, session)
 
 
+def test_a_fork_does_not_wait_for_its_original(make_session):
+    session = make_session()
+    session.step(21)
+    fork = session.fork()
+    thread = threading.Thread(target=fork.step, daemon=True)
+    with session._stepping:  # as while a step of the original is computed
+        thread.start()
+        thread.join(30)
+    assert fork.num_steps == 22, "the fork waited for its original"
+
+
 def test_the_attackers_view_has_no_images_and_no_labels(make_session, client):
     view = make_session().attacker_view()
     assert set(view) == {"received", "assumed", "never seen"}
@@ -204,6 +218,19 @@ def test_a_diverging_run_stops_with_the_last_good_state(make_session, reference,
     for go_on in (session.step, session.run):
         with pytest.raises(wb.ConfigError, match=r"diverged.*\(step 33\); rewind"):
             go_on()
+
+
+def test_a_step_into_infinite_images_is_not_made(make_session):
+    """The loss before it is finite: that state is the last good one, not the one before."""
+    optimizer = optax.scale(-1e3)
+    session = make_session(wb.AttackConfig(steps=6, prior_weight=10.0, step_size=1e-9), optimizer=optimizer)
+    session.step(3)
+    before = session.snapshot().state
+    session.steer(step_size=3e38)
+    session.step()
+    assert session.outcome is Outcome.DIVERGED
+    assert session.num_steps == 3
+    np.testing.assert_array_equal(session.snapshot().state.images, before.images)
 
 
 def test_a_diverged_run_can_be_rewound_saved_and_gone_on_with(make_session, reference, assert_same, tmp_path):

@@ -342,12 +342,13 @@ def test_ctrl_c_while_waiting_leaves_the_run_going(start_process):
         session.step(30)
         runner = wb.SessionRunner(session)
         runner.start(steps=10**6)
-        print("waiting", flush=True)
         try:
-            runner.wait()
+            print("waiting", flush=True)
+            runner.wait(60)
         except KeyboardInterrupt:
-            at = session.num_steps
-            time.sleep(0.3)
+            at, until = session.num_steps, time.monotonic() + 30
+            while session.num_steps == at and time.monotonic() < until:
+                time.sleep(0.01)
             print("interrupted", runner.state.value, session.num_steps > at)
         """)
     assert process.stdout.readline() == "waiting\n", process.stderr.read()
