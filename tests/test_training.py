@@ -39,7 +39,7 @@ def way_back(weights, batches, segments=1):
     return jax.vjp(end, batches.images)[1]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(epochs=st.integers(1, 3), num_images=st.integers(1, 12), batch_size=st.integers(1, 12))
 def test_batches_hold_every_image_once_an_epoch_and_count_padding_for_nothing(epochs, num_images, batch_size):
     numbers = np.arange(1, epochs * num_images + 1).reshape(epochs, num_images)

@@ -335,7 +335,7 @@ def test_training_with_ragged_batches(network):
 
 @pytest.mark.parametrize("network", REAL)
 def test_training_of_the_papers_networks(network):
-    training_case(network, epochs=1, num_images=3).assert_exact(with_differences=True, jit=jax.jit)
+    training_case(network, epochs=2, num_images=2).assert_exact(with_differences=True, jit=jax.jit)
 
 
 @pytest.mark.parametrize("segments", [2, 4])

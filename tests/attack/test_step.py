@@ -212,13 +212,13 @@ def test_beliefs_are_the_ways_to_make_the_observed_steps():
 
 
 def test_the_search_for_epochs_ranks_by_the_visible_loss():
-    client = make_client(num_images=4)
+    client = make_client(num_images=2)
     training = wb.ClientConfig(epochs=2, batch_size=2, learning_rate=0.2)
     observation = wb.client_update(MODEL, MODEL.init(1), client, training)
     config = wb.AttackConfig(steps=20, step_size=0.05)
     ranked = search_epochs(MODEL, observation, config, label_counts=client.label_counts)
     assert [belief.loss for belief in ranked] == sorted(belief.loss for belief in ranked)
-    assert {belief[:2] for belief in ranked} == {(1, 1), (2, 2), (4, 4)}
+    assert {belief[:2] for belief in ranked} == {(1, 1), (2, 2)}
 
 
 def test_a_step_is_adam_with_a_step_size_that_decays():
