@@ -60,7 +60,9 @@ class SessionRunner:
         self._state = RunnerState.IDLE
         self._is_pausing = self._is_stopping = self._is_computing = False
         self._goal = 0
-        self._thread: threading.Thread | None = None
+        # Asked in place of the thread itself: up to Python 3.12 a thread counts as dead once Ctrl-C has cut short a join.
+        self._has_ended = threading.Event()
+        self._has_ended.set()
 
     @property
     def state(self) -> RunnerState:
@@ -98,8 +100,8 @@ class SessionRunner:
             self._state = RunnerState.RUNNING
             # A daemon with an exit hook: a plain thread would hang the interpreter's exit, a bare daemon would abort
             # it.
-            self._thread = threading.Thread(target=self._work, name="attack", daemon=True)
-            self._thread.start()
+            self._has_ended.clear()
+            threading.Thread(target=self._work, name="attack", daemon=True).start()
 
     def _claim(self) -> None:
         with _driven_lock:
@@ -127,11 +129,8 @@ class SessionRunner:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the worker has ended; raise what made it fail. False where the time was not enough."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
-            if thread.is_alive():
-                return False
+        if not self._has_ended.wait(timeout):
+            return False
         if self.error is not None:
             raise self.error
         return True
@@ -159,7 +158,10 @@ class SessionRunner:
                 self._is_computing = False
                 self._state = ended
                 self._changed.notify_all()
-        self._tell()
+        try:
+            self._tell()
+        finally:
+            self._has_ended.set()
 
     def _may_go_on(self) -> bool:
         with self._changed:
@@ -190,6 +192,5 @@ def _stop_all() -> None:
     # A step cannot be cut short without aborting the process; a listener that hangs can be left behind.
     patience = time.monotonic() + _PATIENCE_SECONDS
     for runner in runners:
-        thread = runner._thread
-        while thread is not None and thread.is_alive() and (runner._is_computing or time.monotonic() < patience):
-            thread.join(0.05)
+        while not runner._has_ended.is_set() and (runner._is_computing or time.monotonic() < patience):
+            runner._has_ended.wait(0.05)

@@ -38,7 +38,7 @@ def start():
     yield make
     for runner in runners:
         runner.stop()
-        runner._thread is None or runner._thread.join(60)
+        runner._has_ended.wait(60)
 
 
 def wait_for(condition, message, seconds=30):
