@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,6 @@ from workbench.config import (
     COMBINATIONS,
     DEFENCES,
     DISTANCES,
-    LABEL_METHODS,
     LABEL_ORDERS,
     METHODS,
     PRESETS,
@@ -35,18 +34,14 @@ from workbench.config import (
     DefenceConfig,
 )
 from workbench.errors import ConfigError, WorkbenchError, check_choice, check_count
+from workbench.target import DATASETS, LABEL_SOURCES, NETWORKS, Target, is_same_update
 
 if TYPE_CHECKING:
-    from workbench.data import ClientData, Dataset
-    from workbench.federated import Observation
-    from workbench.models import Model
+    from workbench.data import ClientData
     from workbench.session import AttackSession
 
 __all__ = ["app", "main"]
 
-DATASETS = ("glyphs", "photos", "femnist", "cifar100", "folder")
-NETWORKS = ("femnist_cnn", "cifar100_cnn", "femnist_cnn_printed", "cifar100_cnn_printed", "mlp")
-LABEL_SOURCES = ("known", *LABEL_METHODS)
 AUTOSAVE_SECONDS = 60.0
 
 app = typer.Typer(
@@ -129,12 +124,12 @@ def demo(
 ) -> int:
     """Attack an embedded client: a minute at most, no browser and no download."""
     typer.echo(f"This rebuilds a client's {num_images} pictures from nothing but the weights it sends back.")
-    target = _Target(num_images=num_images, client=ClientConfig(epochs=epochs, batch_size=batch_size), seed=seed)
+    target = Target(num_images=num_images, client=ClientConfig(epochs=epochs, batch_size=batch_size), seed=seed)
     configs = [_demo_config(target, one, steps) for one in method or ["ours_prior"]]
     return _attack_all(target, configs, is_known=known_labels, device=device, report=report)
 
 
-def _demo_config(target: _Target, method: str, steps: int | None) -> AttackConfig:
+def _demo_config(target: Target, method: str, steps: int | None) -> AttackConfig:
     config = target.config("demo", {"method": method} if steps is None else {"method": method, "steps": steps})
     if method in ("ours_prior", "ours_no_prior", "shared"):
         return config
@@ -195,7 +190,7 @@ def attack(
     report: Annotated[Path | None, _run("--report", help="Write an HTML report.")] = None,
 ) -> int:
     """Attack one update with the settings of your choice; without options, the demo's."""
-    target = _Target(
+    target = Target(
         dataset=dataset,
         data=data,
         index=client,
@@ -251,84 +246,11 @@ def _parse_settings(assignments: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-# What is attacked
-
-
-@dataclass(frozen=True)
-class _Target:
-    """The client whose update is attacked, as the options name it."""
-
-    dataset: str = "glyphs"
-    data: Path | None = None
-    index: int = 0
-    num_clients: int = 1
-    num_images: int = 16
-    client: ClientConfig = field(default_factory=ClientConfig)
-    network: str | None = None
-    seed: int = 0
-
-    def config(self, preset: str, changes: dict[str, Any]) -> AttackConfig:
-        like = {"cifar100": "cifar100", "photos": "cifar100", "folder": "cifar100"}.get(self.dataset, "femnist")
-        return AttackConfig.preset(preset, dataset=like, **changes)
-
-    def load(self) -> tuple[Model, list[ClientData]]:
-        from workbench import models
-
-        check_count("num_clients", self.num_clients)
-        dataset = self._dataset()
-        default = "femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn"
-        name = check_choice("model", self.network or default, NETWORKS)
-        options = {"image_shape": dataset.image_shape} if name == "mlp" else {}
-        model = models.build(name, num_classes=dataset.num_classes, **options)
-        indices = range(self.index, self.index + self.num_clients)
-        return model, [dataset.client(index, self.num_images) for index in indices]
-
-    def _dataset(self) -> Dataset:
-        from workbench.data import dataset_from_folder, load_dataset
-
-        check_choice("dataset", self.dataset, DATASETS)
-        if self.dataset != "folder":
-            return load_dataset(self.dataset, path=self.data)
-        if self.data is None:
-            raise ConfigError("dataset = 'folder' needs --data PATH, a folder with one sub-folder of pictures a class.")
-        return dataset_from_folder(self.data, images_per_client=self.num_images)
-
-    def observe(self, model: Model, clients: Sequence[ClientData]) -> Observation:
-        """What the server sees: of several clients, their aggregate."""
-        from workbench.federated import aggregate, client_update
-
-        weights = model.init(self.seed)
-        updates = [
-            client_update(model, weights, client, self.client, seed=self.seed + number)
-            for number, client in enumerate(clients)
-        ]
-        return updates[0] if len(updates) == 1 else aggregate(updates)
-
-    @property
-    def told(self) -> str:
-        whose = f"client {self.index} of {self.dataset}"
-        if self.num_clients > 1:
-            whose = f"the mean of clients {self.index} to {self.index + self.num_clients - 1} of {self.dataset}"
-        defence = "" if self.client.defence.name == "none" else f", {self.defence_told}"
-        return (
-            f"{whose}: {self.num_images} images, {self.client.epochs} epochs, batches of {self.client.batch_size}, "
-            f"rate {self.client.learning_rate:g}{defence}"
-        )
-
-    @property
-    def defence_told(self) -> str:
-        defence = self.client.defence
-        if defence.name == "none":
-            return "none"
-        clip = "" if defence.clip_norm is None else f", clipped at {defence.clip_norm:g}"
-        return f"{defence.name} of strength {defence.strength:g}{clip}"
-
-
 # Running
 
 
 def _attack_all(
-    target: _Target,
+    target: Target,
     configs: Sequence[AttackConfig],
     *,
     is_known: bool,
@@ -359,7 +281,7 @@ def _attack_all(
 
 
 def _resume(
-    target: _Target,
+    target: Target,
     path: Path,
     changes: dict[str, Any],
     *,
@@ -378,7 +300,7 @@ def _resume(
     _check_same_settings(path, session.config, changes)
     model, clients = target.load()
     typer.echo(f"Attacking {target.told}, {model.name}.")
-    if not _is_same_update(target.observe(model, clients), session.observation):
+    if not is_same_update(target.observe(model, clients), session.observation):
         raise ConfigError(
             f"{path} holds the attack on another update than that of {target.told}, {model.name}, seed {target.seed}: "
             "give the client's options that it was saved with."
@@ -397,22 +319,8 @@ def _check_same_settings(path: Path, saved: AttackConfig, changes: dict[str, Any
             raise ConfigError(f"{name} = {value!r} is {there!r} in {path}; leave it out to go on from there.")
 
 
-def _is_same_update(first: Observation, second: Observation) -> bool:
-    """Equal but for rounding, which differs between machines."""
-    import jax
-    import numpy as np
-
-    ours, theirs = (
-        [np.asarray(leaf) for leaf in jax.tree.leaves(observation.gradient_sum)] for observation in (first, second)
-    )
-    if [leaf.shape for leaf in ours] != [leaf.shape for leaf in theirs]:
-        return False
-    apart = sum(float(((a - b) ** 2).sum()) for a, b in zip(ours, theirs, strict=True))
-    return apart < 1e-4 * sum(float((a**2).sum()) for a in ours)
-
-
 def _run_all(
-    target: _Target,
+    target: Target,
     sessions: Sequence[AttackSession],
     clients: Sequence[ClientData],
     label_source: str,
@@ -457,7 +365,7 @@ def _run_all(
 
 
 def _report(
-    path: Path, sessions: Sequence[AttackSession], clients: Sequence[ClientData], target: _Target, label_source: str
+    path: Path, sessions: Sequence[AttackSession], clients: Sequence[ClientData], target: Target, label_source: str
 ) -> None:
     # Drawing takes a while to import, and nothing before needs it.
     from workbench.views.report import write_report

@@ -120,7 +120,7 @@ class Attack:
 
     def memory_estimate(self) -> int:
         """About the bytes that a step needs at its peak: what the way back keeps, and the state."""
-        return max(_memory(phase.objective.simulation, self.observation.num_clients) for phase in self.phases)
+        return max(step_memory(phase.objective.simulation, self.observation.num_clients) for phase in self.phases)
 
     def _shape(self, phase: Phase) -> tuple[int, ...]:
         simulation = phase.objective.simulation
@@ -345,7 +345,8 @@ def prepare(
     return Attack(config, observation, counts, tuple(phases), optimizer or engine.adam(), seed)
 
 
-def _memory(simulation: Simulation, num_clients: int) -> int:
+def step_memory(simulation: Simulation, num_clients: int) -> int:
+    """About the bytes that a step of this simulation needs at its peak."""
     model = simulation.model
     num_pixels = num_clients * simulation.num_variable_epochs * simulation.num_images * math.prod(model.image_shape)
     # The images, Adam's two moments, the consensus, the gradient and the next state, as float32.
@@ -362,7 +363,7 @@ def _needs_low_memory(simulation: Simulation, num_clients: int, device: jax.Devi
         free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
     else:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**34
-    return _memory(simulation, num_clients) > 0.8 * free
+    return step_memory(simulation, num_clients) > 0.8 * free
 
 
 def _check_observation(model: Model, observation: Observation) -> None:
