@@ -1,0 +1,146 @@
+"""Small pictures for notebooks: a few lines or bars, a sheet of images, shown as PNG so that no kernel is needed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from IPython.display import Image
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from workbench.data.dataset import ClientData
+from workbench.errors import ConfigError, DataError
+from workbench.metrics import score
+from workbench.views import render
+
+__all__ = ["bars", "compare", "lines", "sheet", "shown"]
+
+_DPI = 144
+
+
+def shown(picture: bytes | Figure, alt: str | None = None) -> Image:
+    """A PNG, or a figure as PNG, as the output of a cell; a figure gets as wide as on paper, in fine pixels."""
+    if isinstance(picture, Figure):
+        width = round(96 * picture.get_size_inches()[0])
+        return Image(render.figure_png(picture, _DPI), width=width, alt=alt)
+    return Image(picture, alt=alt)
+
+
+def sheet(images: ArrayLike, captions: Sequence[str] = (), **look: Any) -> Image:
+    """Images [n, H, W, C], or [R, n, H, W, C] in R rows, as in `render.contact_sheet`."""
+    return shown(render.contact_sheet(images, captions, **look), f"{len(np.asarray(images))} images")
+
+
+def compare(reconstruction: Any, truth: ClientData, **look: Any) -> Image:
+    """Every true image above what stands for it, with its PSNR; what counts as recovered is framed."""
+    images = np.asarray(getattr(reconstruction, "images", reconstruction), np.float32)
+    quality = score(images, truth)
+    png = render.comparison_sheet(truth.images, images[quality.order], quality.psnr, quality.threshold, **look)
+    return shown(png, repr(quality))
+
+
+def lines(
+    curves: Mapping[str, ArrayLike | tuple[ArrayLike, ArrayLike]],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    is_log: bool = False,
+    is_map: bool = False,
+    level: tuple[str, float] | None = None,
+) -> Image:
+    """Curves as lines with a mark at every point.
+
+    Args:
+        curves: name to values, or to positions and values.
+        title: of the picture.
+        x: label with unit.
+        y: label with unit.
+        is_log: a logarithmic y axis.
+        is_map: both axes on one scale, for paths in a plane.
+        level: the name and height of a horizontal line to compare with.
+    """
+    if not curves:
+        raise ConfigError("curves is empty; give at least one.")
+    colours = render.THEMES["light"]
+    figure, axes = _axes(title, x, y, (6.4, 5.0) if is_map else (6.8, 3.5))
+    looks = zip(itertools.cycle(colours.lines[1:]), itertools.cycle("os^Dvx"), itertools.cycle(("-", "--", "-.")))
+    points = {name: _points(name, values) for name, values in curves.items()}
+    for (name, (at, heights)), (colour, mark, style) in zip(points.items(), looks, strict=False):
+        size = 5 if len(at) <= 40 else 0
+        axes.plot(at, heights, style, marker=mark, markersize=size, color=colour, label=name)
+    if level is not None:
+        axes.axhline(level[1], color=colours.ink, linewidth=1, linestyle=":", label=level[0])
+    if is_log:
+        axes.set_yscale("log")
+    if is_map:
+        axes.set_aspect("equal", adjustable="datalim")
+    elif all((at == np.round(at)).all() for at, _ in points.values()):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(curves) > 1 or level is not None:
+        figure.legend(loc="outside right upper", frameon=False)
+    return shown(figure, title)
+
+
+def bars(
+    series: Mapping[str, ArrayLike],
+    names: Sequence[str],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    level: tuple[str, float] | None = None,
+) -> Image:
+    """Bars side by side, a group for each name, with their heights written on them.
+
+    Args:
+        series: name to one height for each group.
+        names: of the groups.
+        title: of the picture.
+        x: label.
+        y: label with unit.
+        level: the name and height of a horizontal line to compare with.
+    """
+    if not series:
+        raise ConfigError("series is empty; give at least one.")
+    colours = render.THEMES["light"]
+    figure, axes = _axes(title, x, y, (min(9.0, max(6.0, 1.6 + 0.55 * len(names) * len(series))), 3.4))
+    places, width = np.arange(len(names)), 0.8 / len(series)
+    for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
+        values = np.asarray(heights, np.float64)
+        if values.shape != (len(names),):
+            raise DataError(f"series {name!r} has shape {values.shape}; right is ({len(names)},), one for each group.")
+        drawn = axes.bar(places + (index - (len(series) - 1) / 2) * width, values, 0.92 * width, color=colour)
+        drawn.set_label(name)
+        axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=2)
+    if level is not None:
+        axes.axhline(level[1], color=colours.ink, linewidth=1, linestyle=":", label=level[0])
+    axes.set_xticks(places, names)
+    axes.margins(y=0.12)
+    if len(series) > 1 or level is not None:
+        figure.legend(loc="outside right upper", frameon=False)
+    return shown(figure, title)
+
+
+def _axes(title: str, x: str, y: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(visible=True, color=render.THEMES["light"].faint, linewidth=0.5, alpha=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _points(name: str, values: Any) -> tuple[Any, Any]:
+    at, heights = values if isinstance(values, tuple) else (np.arange(len(values)), values)
+    if np.ndim(heights) != 1 or np.shape(at) != np.shape(heights):
+        raise DataError(f"curve {name!r} has the shapes {np.shape(at)} and {np.shape(heights)}; right is [n] and [n].")
+    return np.asarray(at), np.asarray(heights)
