@@ -27,8 +27,8 @@ def shown(picture: bytes | Figure, alt: str | None = None) -> Image:
     """A PNG, or a figure as PNG, as the output of a cell; a figure gets as wide as on paper, in fine pixels."""
     if isinstance(picture, Figure):
         width = round(96 * picture.get_size_inches()[0])
-        return Image(render.figure_png(picture, _DPI), width=width, alt=alt)
-    return Image(picture, alt=alt)
+        return Image(render.figure_png(picture, _DPI), width=width, alt=alt)  # type: ignore[no-untyped-call]
+    return Image(picture, alt=alt)  # type: ignore[no-untyped-call]
 
 
 def sheet(images: ArrayLike, captions: Sequence[str] = (), **look: Any) -> Image:
