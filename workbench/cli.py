@@ -1,4 +1,4 @@
-"""The command line: ``workbench demo`` and ``workbench attack``.
+"""The command line: ``workbench demo``, ``attack`` and ``table``.
 
 Exit codes: 0 when all went well, 1 when an attack diverged, 2 when the input was wrong, 130 after Ctrl-C. A run that
 Ctrl-C or a divergence ends still prints its table and writes its report and checkpoint.
@@ -34,6 +34,7 @@ from workbench.config import (
     DefenceConfig,
 )
 from workbench.errors import ConfigError, WorkbenchError, check_choice, check_count
+from workbench.study import commands as study_commands
 from workbench.target import DATASETS, LABEL_SOURCES, NETWORKS, Target, is_same_update
 
 if TYPE_CHECKING:
@@ -429,3 +430,7 @@ def _keep_compilations() -> None:
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }.items():
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
+
+
+# Studies have their commands beside them.
+app.command()(study_commands.table)

@@ -24,7 +24,15 @@ from workbench.federated.observation import Observation
 from workbench.models import Model
 from workbench.randomness import named_key
 
-__all__ = ["LabelEstimate", "Statistics", "estimate_labels", "network_statistics", "real_counts", "whole_counts"]
+__all__ = [
+    "LabelEstimate",
+    "Statistics",
+    "dummy_inputs",
+    "estimate_labels",
+    "network_statistics",
+    "real_counts",
+    "whole_counts",
+]
 
 _NUM_DUMMIES = 3000
 _SHORT_STEPS = 60
@@ -61,6 +69,11 @@ def network_statistics(model: Model, weights: Weights, inputs: ArrayLike) -> Sta
     return Statistics(np.asarray(probabilities, np.float64), float(feature_sum))
 
 
+def dummy_inputs(model: Model, seed: int = 0) -> Array:
+    """[3000, H, W, C] the random normalised inputs on which statistics are taken where there are no better ones."""
+    return jax.random.normal(named_key(seed, "labels/dummies"), (_NUM_DUMMIES, *model.image_shape))
+
+
 def estimate_labels(
     model: Model,
     observation: Observation,
@@ -69,6 +82,7 @@ def estimate_labels(
     seed: int = 0,
     images: ArrayLike | None = None,
     config: AttackConfig | None = None,
+    statistics: tuple[Statistics, Statistics] | None = None,
 ) -> LabelEstimate:
     """The label counts of a client, or the sum of those of all clients of an aggregate.
 
@@ -82,16 +96,18 @@ def estimate_labels(
         images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed;
             None draws random ones.
         config: of the short attack of ``refined``.
+        statistics: at the server's and the client's weights, where they were computed before; ``refined`` takes its
+            own.
     """
     check_choice("label method", method, LABEL_METHODS)
     if method == "refined":
-        images = _short_reconstruction(model, observation, config or AttackConfig(), seed)
-    elif images is None:
-        images = jax.random.normal(named_key(seed, "labels/dummies"), (_NUM_DUMMIES, *model.image_shape))
-    server, client = (
-        network_statistics(model, weights, images)
-        for weights in (observation.server_weights, observation.client_weights)
-    )
+        images, statistics = _short_reconstruction(model, observation, config or AttackConfig(), seed), None
+    if statistics is None:
+        inputs = dummy_inputs(model, seed) if images is None else images
+        ends = (observation.server_weights, observation.client_weights)
+        server, client = (network_statistics(model, weights, inputs) for weights in ends)
+    else:
+        server, client = statistics
     last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
     total = observation.num_images * observation.num_clients
     real = real_counts(method, total, observation.local_steps, last, server, client)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -26,7 +27,7 @@ from workbench.errors import ConfigError, check_choice, check_count
 from workbench.federated.observation import Observation
 from workbench.models import Model
 
-__all__ = ["attack_many"]
+__all__ = ["attack_many", "process_pool"]
 
 _WAYS = ("auto", "processes", "vmap", "one by one")
 
@@ -75,15 +76,23 @@ def attack_many(
         return _side_by_side([_prepare(*job) for job in jobs])
     if way == "one by one" or len(jobs) == 1:
         return [_attack(job) for job in bar(jobs)]
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    workers = min(check_count("num_processes", num_processes or len(cores)), len(jobs))
+    workers = min(check_count("num_processes", num_processes or len(_own_cores())), len(jobs))
+    with process_pool(workers) as pool:
+        return list(bar(pool.map(_attack, jobs)))
+
+
+def process_pool(num_processes: int, *, ignores_interrupts: bool = False) -> ProcessPoolExecutor:
+    """Processes that share this one's cores among them; those that ignore Ctrl-C finish what they are at."""
     # Spawned, never forked: JAX's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    shares = context.SimpleQueue()
-    for index in range(workers):
-        shares.put(cores[index::workers])
-    with ProcessPoolExecutor(workers, context, _take_cores, (shares,)) as pool:
-        return list(bar(pool.map(_attack, jobs)))
+    cores, shares = _own_cores(), context.SimpleQueue()
+    for index in range(num_processes):
+        shares.put(cores[index::num_processes])
+    return ProcessPoolExecutor(num_processes, context, _take_cores, (shares, ignores_interrupts))
+
+
+def _own_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _can_travel(jobs: list[Any]) -> bool:
@@ -94,8 +103,10 @@ def _can_travel(jobs: list[Any]) -> bool:
     return True
 
 
-def _take_cores(shares: Any) -> None:
+def _take_cores(shares: Any, ignores_interrupts: bool) -> None:
     """Keep this process to its share of the cores, before JAX makes its threads."""
+    if ignores_interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     cores = shares.get()
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

@@ -1,0 +1,140 @@
+"""The commands ``workbench table`` and ``workbench sweep``.
+
+Exit codes as for the other commands: 0 when all is done, 1 when units failed, 2 for wrong input, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from workbench.config import LABEL_METHODS
+from workbench.errors import ConfigError, check_choice
+from workbench.study.present import FORMATS
+from workbench.study.run import DEFAULT_STORE, run_plan
+from workbench.study.tables import ALL_METHODS, DATASETS, NUMBERS, PRESETS, Plan, plan_table
+
+__all__ = ["table"]
+
+
+def _study(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own name for it
+    return typer.Option(*names, help=help, rich_help_panel="The study", **more)
+
+
+def _run(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own name for it
+    return typer.Option(*names, help=help, rich_help_panel="The run", **more)
+
+
+StoreFile = Annotated[Path, _run("--store", help="Keeps every finished unit; started again, only the rest is done.")]
+Out = Annotated[Path | None, _run("--out", help="Export the rows as JSON lines; rows that are in it are taken over.")]
+Export = Annotated[
+    list[Path] | None,
+    _run("--export", help=f"Write the table, in the format of the ending: {', '.join(FORMATS)}; repeatable."),
+]
+Jobs = Annotated[int | None, _run("--jobs", help="Processes of this machine, if not this one alone.")]
+Scheduler = Annotated[
+    str | None, _run("--scheduler", metavar="ADDRESS", help="Have it done by a Dask cluster, e.g. tcp://host:8786.")
+]
+Device = Annotated[str, _run("--device", help="auto, or a device of JAX's such as cpu or gpu:1.")]
+
+
+def table(
+    number: Annotated[int, typer.Argument(help="One of: " + ", ".join(map(str, NUMBERS)) + ".")],
+    dataset: Annotated[str, _study("--dataset", help="One of: " + ", ".join(DATASETS) + ".")] = "femnist",
+    data: Annotated[Path | None, _study("--data", help="The data set's files.")] = None,
+    clients: Annotated[str, _study("--clients", help="How many, from the first on; or which, such as 3-5,9.")] = "10",
+    methods: Annotated[
+        str | None,
+        _study(
+            "--methods",
+            help="Some of: " + ", ".join(ALL_METHODS) + "; for Table 2: " + ", ".join(LABEL_METHODS) + ".",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        _study("--setting", "--settings", help="One of the table's settings, e.g. 10x5x50; repeatable, or with ';'."),
+    ] = None,
+    preset: Annotated[
+        str,
+        _study(
+            "--preset", help="paper: as published; best: our best settings on the same clients; demo: a quick look."
+        ),
+    ] = "paper",
+    seeds: Annotated[str, _study("--seeds", help="Of the network, the batches and the attack, e.g. 0,1,2.")] = "0",
+    set_: Annotated[
+        list[str] | None, _study("--set", metavar="NAME=VALUE", help="A field of every AttackConfig; repeatable.")
+    ] = None,
+    weights: Annotated[
+        Path | None, _study("--weights", help="The folder of trained weights (Table 7), if not that of the data.")
+    ] = None,
+    model: Annotated[str | None, _study("--model", help="A built-in network, if not the data set's.")] = None,
+    repeated_draws: Annotated[
+        bool, _study("--repeated-draws", help="Table 6: defences draw alike in every epoch, as in the paper.")
+    ] = False,
+    accuracies: Annotated[
+        bool, _study("--accuracies", help="Table 6: train 250 rounds for the accuracies, too.")
+    ] = False,
+    rounds: Annotated[int | None, _study("--rounds", help="Of that training, if not 250.")] = None,
+    store: StoreFile = Path(DEFAULT_STORE),
+    out: Out = None,
+    export: Export = None,
+    jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    device: Device = "auto",
+) -> int:
+    """Measure a table of the paper: what is missing is done, and the paper's numbers stand beside ours."""
+    from workbench.cli import _parse_settings
+
+    check_choice("preset", preset, PRESETS)
+    chosen = [name.strip() for text in settings or [] for name in text.split(";")]
+    plan = plan_table(
+        number,
+        dataset,
+        data=data,
+        clients=clients,
+        methods=None if methods is None else [name.strip() for name in methods.split(",")],
+        settings=chosen or None,
+        preset=preset,
+        seeds=_whole_numbers("seeds", seeds),
+        changes=_parse_settings(set_ or []),
+        weights=weights,
+        model=model,
+        repeated_draws=repeated_draws,
+        accuracies=accuracies,
+        rounds=rounds,
+        device=device,
+    )
+    return _do(plan, store=store, out=out, export=export or [], jobs=jobs, scheduler=scheduler)
+
+
+def _whole_numbers(field: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{field} = {text!r} must be whole numbers such as 0,1,2.") from None
+
+
+def _do(
+    plan: Plan, *, store: Path, out: Path | None, export: list[Path], jobs: int | None, scheduler: str | None
+) -> int:
+    from workbench.cli import _check_outputs, _keep_compilations
+
+    for path in export:
+        check_choice("the ending of --export", path.suffix, FORMATS)
+    _check_outputs(store, out, *export)
+    _keep_compilations()
+    typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
+    results, report = run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler)
+    typer.echo(f"\n{results}")
+    for path in export:
+        results.write(path)
+    for unit, why in report.failed[:5]:
+        typer.echo(f"Not done: client {unit.clients[0]}, {unit.attack and unit.attack.method}: {why}", err=True)
+    if len(report.failed) > 5:
+        typer.echo(f"Not done: {len(report.failed) - 5} more.", err=True)
+    if report.is_stopped:
+        typer.echo("Stopped by Ctrl-C; the same command goes on from here.")
+        return 130
+    return 1 if report.failed else 0
