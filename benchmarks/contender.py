@@ -39,41 +39,31 @@ def products(work: Work) -> Callable[[], float]:
 
     A local step needs three products for every layer (forward, kernel gradient, input gradient) and twice as many on
     the way back; the first layer's input has no tangent, and no gradient on the way there. A convolution counts as one
-    product of its patches.
+    product of its patches. Every product takes the last one's result, bounded, or XLA would leave out what nobody needs.
     """
     size = work.batch_size
     height = work.image_shape[0]
-    operands = []
+    operands, times = [], []
     for index, name in enumerate(work.layer_names):
         kernel = work.weights[name]["kernel"]
         rows = size * (height >> index) ** 2 if kernel.ndim == 4 else size
         columns = kernel.reshape(-1, kernel.shape[-1])
-        key = jax.random.key(index)
-        operands.append(
-            (
-                jax.random.normal(key, (rows, columns.shape[0])),
-                jnp.asarray(columns),
-                jax.random.normal(key, (rows, columns.shape[1])),
-            )
-        )
+        operands.append((jax.random.normal(jax.random.key(index), (rows, columns.shape[0])), jnp.asarray(columns)))
+        times.append(3 if index else 2)
 
-    def local_step(carry: Array, _: None) -> tuple[Array, None]:
-        for index, (x, w, dz) in enumerate(operands):
-            forms = {
-                "forward": (lambda x, w, dz: x @ w, 3 if index else 2),
-                "kernel": (lambda x, w, dz: x.T @ dz, 3 if index else 2),
-                "input": (lambda x, w, dz: dz @ w.T, 3 if index else 2),
-            }
-            for product, times in forms.values():
-                for _ in range(times):
-                    # The barrier keeps XLA from seeing that the products repeat, and that one number of each is used.
-                    *now, carry = lax.optimization_barrier((x, w, dz, carry))
-                    carry = carry + lax.optimization_barrier(product(*now))[0, 0] * 1e-30
-        return carry, None
+    def local_step(operands: list[tuple[Array, Array]], _: None) -> tuple[list[tuple[Array, Array]], None]:
+        after = []
+        for (x, w), repeats in zip(operands, times, strict=True):
+            for _ in range(repeats):
+                z = jnp.clip(x @ w, -1, 1)
+                w = x.T @ z
+                x = jnp.clip(z @ w.T, -1, 1)
+            after.append((x, w))
+        return after, None
 
     num_steps = work.epochs * -(-work.num_images // size)
-    run = jax.jit(lambda: lax.scan(local_step, jnp.float32(0), None, length=num_steps)[0])
-    return lambda: float(run())
+    run = jax.jit(lambda start: lax.scan(local_step, start, None, length=num_steps)[0])
+    return lambda: float(sum(jnp.sum(x) + jnp.sum(w) for x, w in run(operands)))
 
 
 def contender(name: str, work: Work) -> Callable[[], float]:
