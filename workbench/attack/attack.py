@@ -26,7 +26,7 @@ from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count
 from workbench.federated.observation import Observation
 from workbench.models import Model
-from workbench.randomness import named_key
+from workbench.randomness import named_generator, named_key
 from workbench.training import kept_bytes
 
 __all__ = ["Attack", "Phase", "Reconstruction", "prepare"]
@@ -249,7 +249,7 @@ def prepare(
     optimizer: optax.GradientTransformation | None = None,
     device: jax.Device | None = None,
 ) -> Attack:
-    """Check everything and make an attack ready; nothing is compiled yet.
+    """Check everything and make an attack ready; nothing is compiled yet, except to recover label counts.
 
     Args:
         model: the network.
@@ -411,8 +411,7 @@ def _assign_labels(counts: NDArray[np.int64], order: str, seed: int) -> NDArray[
     """[A, K] counts to [A, N] labels in the order in which batches take them."""
     labels = np.stack([np.repeat(np.arange(len(row)), row) for row in counts])
     if order == "random":
-        rng = np.random.default_rng([seed, 2])
-        labels = rng.permuted(labels, axis=1)
+        labels = named_generator(seed, "attack/labels").permuted(labels, axis=1)
     return labels
 
 
