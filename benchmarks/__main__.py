@@ -23,8 +23,8 @@ SETTINGS = {
 }
 
 
-def measure(name: str, network: str, epochs: int, batch_size: int, repeats: int = 5) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.contender", name, network, str(epochs), str(batch_size)]
+def measure(name: str, network: str, epochs: int, batch_size: int, repeats: int = 5, *flags: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.contender", name, network, str(epochs), str(batch_size), *flags]
     ended = subprocess.run([*command, "--repeats", str(repeats)], capture_output=True, text=True, check=False)
     if ended.returncode:
         sys.exit(f"{' '.join(command[2:])} failed:\n{ended.stderr}")
@@ -81,10 +81,11 @@ def compilation() -> None:
 
 
 def memory() -> None:
-    normal, low = (measure(name, "femnist", 10, 1, repeats=2) for name in ("ours", "ours_low_memory"))
+    normal, low = (measure(name, "femnist", 10, 1, 2, "--memory") for name in ("ours", "ours_low_memory"))
     print(
         f"Peak memory of the process at 500 local steps (FEMNIST 10x1x50): {normal['peak_megabytes']:.0f} MB; "
-        f"low_memory {low['peak_megabytes']:.0f} MB at {low['seconds'] / normal['seconds']:.2f} x the time"
+        f"low_memory {low['peak_megabytes']:.0f} MB at {low['seconds'] / normal['seconds']:.2f} x the time.\n"
+        f"What a step itself allocates: {normal['step_megabytes']:.0f} MB; low_memory {low['step_megabytes']:.0f} MB"
     )
 
 

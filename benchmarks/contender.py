@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("epochs", type=int)
     parser.add_argument("batch_size", type=int)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--memory", action="store_true", help="compile once more, and tell what a step allocates")
     options = parser.parse_args()
     settings = {"low_memory": True} if options.name == "ours_low_memory" else {}
     work = make_work(options.network, options.epochs, options.batch_size, **settings)
@@ -107,9 +108,20 @@ def main() -> None:
                 "median": float(np.median(seconds)),
                 "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 "values": values,
+                "step_megabytes": step_megabytes(work) if options.memory else None,
             }
         )
     )
+
+
+def step_megabytes(work: Work) -> float:
+    """What one step of ours allocates beside its input, as compiled."""
+    attack = work.attack
+    phase = attack.phases[-1]
+    steering = jax.tree.map(np.float32, attack.steering)
+    lowered = engine.step.lower(phase.objective, attack.optimizer, phase.problem, attack.start(), steering)
+    memory = lowered.compile().memory_analysis()
+    return (memory.temp_size_in_bytes + memory.output_size_in_bytes) / 2**20
 
 
 if __name__ == "__main__":
