@@ -39,7 +39,7 @@ def products(work: Work) -> Callable[[], float]:
 
     A local step needs three products for every layer (forward, kernel gradient, input gradient) and twice as many on
     the way back; the first layer's input has no tangent, and no gradient on the way there. A convolution counts as one
-    product of its patches. Every product takes the last one's result, bounded, or XLA would leave out what nobody needs.
+    product of its patches. Every product takes the last one's result, bounded: XLA leaves out what nobody needs.
     """
     size = work.batch_size
     height = work.image_shape[0]
@@ -53,7 +53,8 @@ def products(work: Work) -> Callable[[], float]:
 
     def local_step(operands: list[tuple[Array, Array]], _: None) -> tuple[list[tuple[Array, Array]], None]:
         after = []
-        for (x, w), repeats in zip(operands, times, strict=True):
+        for pair, repeats in zip(operands, times, strict=True):
+            x, w = pair
             for _ in range(repeats):
                 z = jnp.clip(x @ w, -1, 1)
                 w = x.T @ z
