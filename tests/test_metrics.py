@@ -1,5 +1,7 @@
 """Scores of pictures of any size, and what is refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.data import Normalization
 from workbench.errors import DataError
-from workbench.metrics import ssim
+from workbench.metrics import averaging_curves, ssim
 
 
 def make_client(images, **changes):
@@ -80,3 +82,17 @@ def test_label_errors_count_the_labels_that_are_wrong(counts, random):
 def test_label_errors_need_counts_of_the_same_classes():
     with pytest.raises(DataError, match="shapes"):
         wb.label_errors([1, 2], [1, 2, 0])
+
+
+def test_averaging_curves_rise_where_epochs_differ_by_noise_alone():
+    client = wb.load_dataset("glyphs").client(0, num_images=3)
+    rng = np.random.default_rng(0)
+    permutations = np.stack([rng.permutation(3) for _ in range(4)])
+    epochs = np.empty((4, *client.images.shape), np.float32)
+    for epoch, order in zip(epochs, permutations, strict=True):
+        epoch[order] = client.images + rng.normal(0, 0.2, client.images.shape)
+    curves = averaging_curves(SimpleNamespace(epochs=epochs, permutations=permutations), client)
+    assert sorted(curves) == ["mean", "median"]
+    assert (np.diff(curves["mean"]) > 0.5).all(), f"more epochs do not help: {curves['mean']}"
+    assert curves["mean"][0] == curves["median"][0], "of one epoch mean and median are the same"
+    assert curves["mean"][3] > curves["median"][3], "of normal noise the mean leaves less"

@@ -3,6 +3,8 @@
 The public names are gathered here; importing the package imports no widget code.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from workbench import models
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Dataset, load_dataset
@@ -21,8 +23,12 @@ from workbench.runner import SessionRunner
 from workbench.session import AttackSession
 from workbench.weights import load_weights, save_weights
 
+if TYPE_CHECKING:
+    from workbench.views.panel import AttackPanel
+
 __all__ = [
     "AttackConfig",
+    "AttackPanel",
     "AttackSession",
     "CheckpointError",
     "ClientConfig",
@@ -48,3 +54,12 @@ __all__ = [
     "score",
     "server_rounds",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The panel, when it is first asked for: widgets take a while to import, and most uses need none."""
+    if name == "AttackPanel":
+        from workbench.views.panel import AttackPanel
+
+        return AttackPanel
+    raise AttributeError(f"module 'workbench' has no attribute {name!r}")

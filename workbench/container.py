@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from workbench.errors import CheckpointError, WorkbenchError, shown
 
-__all__ = ["Tensors", "check_keys", "fitting_together", "read", "write"]
+__all__ = ["Tensors", "check_keys", "fitting_together", "kind_of", "read", "write"]
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -67,6 +67,19 @@ def read(path: str | os.PathLike[str], kind: str, version: int) -> tuple[dict[st
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
         raise CheckpointError(f"{file} is not a whole {kind}: {shown(str(error))}.") from None
     return settings, tensors
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """What kind of file it says it is, before anything in it is believed; empty where it says nothing."""
+    file = Path(path)
+    try:
+        _check_header(file, "file of the workbench")
+        with safe_open(file, framework="numpy") as opened:
+            return (opened.metadata() or {}).get("kind", "")
+    except (SafetensorError, OSError, ValueError, MemoryError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{file} is not a whole file of the workbench: {shown(str(error))}.") from None
 
 
 @contextmanager

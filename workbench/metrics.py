@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.matching import assign, psnr_matrix
+from workbench.attack.matching import assign, combine_epochs, psnr_matrix
+from workbench.config import COMBINATIONS
 from workbench.data.dataset import ClientData
 from workbench.errors import DataError
 
-__all__ = ["Score", "label_errors", "score"]
+__all__ = ["Score", "averaging_curves", "label_errors", "score"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,25 @@ def score(reconstruction: Any, truth: ClientData | Sequence[ClientData]) -> Scor
         order=order,
         threshold=clients[0].psnr_threshold,
     )
+
+
+def averaging_curves(reconstruction: Any, truth: ClientData | Sequence[ClientData]) -> dict[str, NDArray[np.float64]]:
+    """How combining more epochs helps: mean and median to [V] mean PSNR in dB of the first 1 to V epochs combined.
+
+    Args:
+        reconstruction: anything with ``.epochs`` [V, N, H, W, C] and ``.permutations`` [V, N].
+        truth: the client; for an aggregate, all its clients.
+    """
+    epochs, permutations = reconstruction.epochs, reconstruction.permutations
+    return {
+        how: np.array(
+            [
+                score(combine_epochs(epochs[:count], permutations[:count], how), truth).psnr.mean()
+                for count in range(1, len(epochs) + 1)
+            ]
+        )
+        for how in COMBINATIONS
+    }
 
 
 def ssim(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:

@@ -1,0 +1,85 @@
+"""The timeline: kept moments under a slider, with a play button; at its right end it follows the attack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import local
+from typing import Any
+
+import ipywidgets as widgets
+
+__all__ = ["Timeline"]
+
+
+class Timeline(widgets.HBox):  # type: ignore[misc]
+    """Which moment is looked at.
+
+    Args:
+        changed: called when a person scrubs.
+        go_on_here: called when a person asks to go on from the moment that is looked at.
+    """
+
+    def __init__(self, changed: Callable[[], None], go_on_here: Callable[[], None]) -> None:
+        self.play = widgets.Play(
+            0, 0, 0, interval=150, show_repeat=False, tooltip="Play the kept moments; nothing is computed"
+        )
+        self.slider = widgets.IntSlider(
+            0, 0, 0, description="Timeline", readout=False, tooltip="Earlier moments; at the right end it follows"
+        )
+        self.slider.layout.flex = "1 1 160px"
+        self.text = widgets.HTML("no step yet")
+        self.text.layout.min_width = "130px"
+        self.rewind_button = widgets.Button(description="Go on from here", icon="undo")
+        self.rewind_button.on_click(lambda _: go_on_here())
+        # In the browser: playing keeps its pace whatever the kernel does.
+        widgets.jslink((self.play, "value"), (self.slider, "value"))
+        self._steps: list[int] = [0]
+        self._step: int | None = None
+        self._quiet = local()
+        self._changed = changed
+        self.slider.observe(self._moved, "value")
+        super().__init__([self.play, self.slider, self.text, self.rewind_button])
+        self.layout.align_items = "center"
+
+    @property
+    def step(self) -> int | None:
+        """The kept step that is looked at; None follows the newest."""
+        return self._step
+
+    def follow(self) -> None:
+        """Look at the newest moment again."""
+        self._step = None
+
+    def show(self, steps: Sequence[int], newest: int, *, is_recording: bool) -> None:
+        """Take over which moments are kept; ``newest`` is the step that is followed."""
+        self._steps = sorted({*steps, newest})
+        if self._step is not None:
+            # A kept moment may have been dropped to make room: then the nearest one is looked at.
+            self._step = min(self._steps, key=lambda step: abs(step - (self._step or 0)))
+        place = len(self._steps) - 1 if self._step is None else self._steps.index(self._step)
+        self._quiet.now = True
+        try:
+            for control in (self.play, self.slider):
+                if control.max != len(self._steps) - 1:
+                    control.max = len(self._steps) - 1
+            if self.slider.value != place:
+                self.slider.value = place
+        finally:
+            self._quiet.now = False
+        self._tell(newest, is_recording)
+
+    def _tell(self, newest: int, is_recording: bool) -> None:
+        if self._step is not None:
+            text = f"step {self._step} of {newest}"
+        else:
+            text = f"step {newest}, {'the end' if is_recording else 'the newest'}"
+        if self.text.value != text:
+            self.text.value = text
+
+    def _moved(self, change: dict[str, Any]) -> None:
+        if getattr(self._quiet, "now", False):
+            return
+        steps = self._steps
+        place = min(change["new"], len(steps) - 1)
+        self._step = None if place == len(steps) - 1 else steps[place]
+        self._changed()
