@@ -156,7 +156,7 @@ def loss_gradient(
     last = layers[-1]
     probabilities = jax.nn.softmax(last.outputs(x, weights[last.name]))
     targets = jax.nn.one_hot(labels, last.kernel_shape[-1], dtype=probabilities.dtype)
-    dz = logit_gradient = (probabilities - targets) * share[:, None]
+    dz = logit_gradient = (probabilities - targets) * share[:, None].astype(probabilities.dtype)
 
     gradient: Weights = {}
     gradients: list[Array] = []
@@ -193,7 +193,7 @@ def gradient_derivative(
             x_dots.append(layer.activation(kept.active[index], z_dot))
 
     p = kept.probabilities
-    dz, dz_dot = kept.logit_gradient, p * (z_dot - (p * z_dot).sum(-1, keepdims=True)) * share[:, None]
+    dz, dz_dot = kept.logit_gradient, p * (z_dot - (p * z_dot).sum(-1, keepdims=True)) * share[:, None].astype(p.dtype)
     derivative: Weights = {}
     dx_dot = images
     for index in reversed(range(len(layers))):

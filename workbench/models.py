@@ -194,7 +194,7 @@ def _initial_weights(layers: tuple[Layer, ...], seed: int = 0) -> Weights:
     return {
         layer.name: {
             "kernel": _lecun_normal(named_generator(seed, f"weights/{layer.name}"), layer.kernel_shape),
-            "bias": jnp.zeros(layer.kernel_shape[-1]),
+            "bias": jnp.zeros(layer.kernel_shape[-1], jnp.float32),
         }
         for layer in layers
     }

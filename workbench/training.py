@@ -207,9 +207,9 @@ def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1)
         delayed = _delayed_layers(model.chain, batch_size)
         batch = jax.eval_shape(
             lambda: (
-                jnp.zeros((batch_size, *model.image_shape)),
+                jnp.zeros((batch_size, *model.image_shape), jnp.float32),
                 jnp.zeros(batch_size, jnp.int32),
-                jnp.zeros(batch_size),
+                jnp.zeros(batch_size, jnp.float32),
             )
         )
         kept = jax.eval_shape(partial(chain.loss_gradient, model.chain), weights, *batch)[1]

@@ -223,3 +223,21 @@ def test_ctrl_c_raises_again_after_run(make_session):
     before = signal.getsignal(signal.SIGINT)
     make_session().run(steps=2)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sixty_four_bit_numbers_by_default_change_nothing(client):
+    """Some people's JAX makes every new array 64 bits wide."""
+    network = wb.models.femnist_cnn()
+
+    def attack():
+        seen = wb.client_update(network, network.init(), client, wb.ClientConfig(epochs=2, batch_size=2))
+        config = wb.AttackConfig(steps=2, warm_start_steps=2, consensus_weight=3.0, consensus_start=0)
+        session = wb.AttackSession(network, seen, config)
+        session.step(4)
+        return session.reconstruction().images
+
+    usual = attack()
+    with jax.enable_x64(True):
+        wide = attack()
+    assert wide.dtype == np.float32
+    np.testing.assert_allclose(wide, usual, atol=0.02, err_msg="64-bit defaults changed the images")

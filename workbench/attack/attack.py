@@ -95,7 +95,7 @@ class Attack:
 
     def start(self) -> AttackState:
         """Normal noise, and no step made."""
-        images = jax.random.normal(named_key(self.seed, "attack/images"), self._shape(self.phases[0]))
+        images = jax.random.normal(named_key(self.seed, "attack/images"), self._shape(self.phases[0]), jnp.float32)
         return self._init(images)
 
     def matched_prior_weight(self, prior: str | Summary, prior_distance: str = "l2") -> float:
@@ -105,7 +105,7 @@ class Attack:
         """
         phase = self.phases[-1]
         key = named_key(self.seed, "attack/images")
-        images = jax.random.normal(key, self._shape(phase))
+        images = jax.random.normal(key, self._shape(phase), jnp.float32)
         filters = random_filters(named_key(self.seed, "attack/filters"), self.observation.image_shape[-1])
 
         def value(summary: str | Summary, distance: str) -> float:
@@ -170,7 +170,7 @@ class Attack:
         if phase.last_step is not None and at >= phase.last_step:
             phase, index = self.phases[index + 1], index + 1
             shape = self._shape(phase)
-            noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape))
+            noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape, jnp.float32))
             images, order = jnp.broadcast_to(state.images, shape), phase.problem.client.order
             if order is not None and phase.objective.simulation.is_separate:
                 images = jnp.take_along_axis(images, order[..., None, None, None], axis=2)
