@@ -1,4 +1,4 @@
-"""The command line: ``workbench demo``, ``attack`` and ``table``.
+"""The command line: ``workbench demo``, ``attack``, ``table`` and ``sweep``.
 
 Exit codes: 0 when all went well, 1 when an attack diverged, 2 when the input was wrong, 130 after Ctrl-C. A run that
 Ctrl-C or a divergence ends still prints its table and writes its report and checkpoint.
@@ -430,7 +430,10 @@ def _keep_compilations() -> None:
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }.items():
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
+        # For processes that this one starts.
+        os.environ[name.upper()] = str(value)
 
 
 # Studies have their commands beside them.
 app.command()(study_commands.table)
+app.command()(study_commands.sweep)

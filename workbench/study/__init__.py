@@ -5,9 +5,9 @@
 """
 
 from workbench.study.present import Results
-from workbench.study.run import run_plan, table
+from workbench.study.run import run_plan, sweep, table
 from workbench.study.store import Store, read_rows, write_rows
 from workbench.study.tables import Plan, plan_table
 from workbench.study.units import Unit
 
-__all__ = ["Plan", "Results", "Store", "Unit", "plan_table", "read_rows", "run_plan", "table", "write_rows"]
+__all__ = ["Plan", "Results", "Store", "Unit", "plan_table", "read_rows", "run_plan", "sweep", "table", "write_rows"]

@@ -14,9 +14,10 @@ from workbench.config import LABEL_METHODS
 from workbench.errors import ConfigError, check_choice
 from workbench.study.present import FORMATS
 from workbench.study.run import DEFAULT_STORE, run_plan
+from workbench.study.sweep import plan_sweep
 from workbench.study.tables import ALL_METHODS, DATASETS, NUMBERS, PRESETS, Plan, plan_table
 
-__all__ = ["table"]
+__all__ = ["sweep", "table"]
 
 
 def _study(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's own name for it
@@ -109,6 +110,20 @@ def table(
     return _do(plan, store=store, out=out, export=export or [], jobs=jobs, scheduler=scheduler)
 
 
+def sweep(
+    file: Annotated[Path, typer.Argument(help="A TOML file; every list in it is a choice.")],
+    store: StoreFile = Path(DEFAULT_STORE),
+    out: Out = None,
+    export: Export = None,
+    jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    device: Device = "auto",
+) -> int:
+    """Measure every combination of a grid of one's own, from a TOML file."""
+    plan = plan_sweep(file, device=device)
+    return _do(plan, store=store, out=out, export=export or [], jobs=jobs, scheduler=scheduler)
+
+
 def _whole_numbers(field: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -127,7 +142,7 @@ def _do(
     _keep_compilations()
     typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
     results, report = run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler)
-    typer.echo(f"\n{results}")
+    typer.echo(f"\n{results}\n\n{report.done} units done here, {report.before} were done before.")
     for path in export:
         results.write(path)
     for unit, why in report.failed[:5]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +27,7 @@ __all__ = ["Cluster", "Executor", "InProcess", "Processes", "Report", "execute"]
 # A unit that ended so many workers is left alone: it is likely the reason, for instance too large for their memory.
 ATTEMPTS = 3
 _POLL_SECONDS = 0.5
+_CONNECT_SECONDS = 15
 
 
 class Executor(Protocol):
@@ -96,13 +99,18 @@ class Cluster:
                 f"scheduler = {scheduler!r} needs Dask, which is not installed: "
                 "pip install 'fedavg-leakage-workbench[cluster]'."
             ) from None
+        wrong = (
+            f"scheduler = {shown(scheduler)} must be the address of a running Dask scheduler such as tcp://host:8786"
+        )
+        address = re.fullmatch(r"(?:tcp|tls)://\[?([^/\[\]]+)\]?:(\d{1,5})", scheduler)
+        if address is None:
+            raise ConfigError(f"{wrong}.")
         try:
-            self._client = distributed.Client(scheduler, timeout=15, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"scheduler = {shown(scheduler)} cannot be reached; right is the address of a running Dask scheduler "
-                f"such as tcp://host:8786 ({error})."
-            ) from None
+            # Dask's client takes long to give up, and longer to go away.
+            socket.create_connection((address[1], int(address[2])), timeout=_CONNECT_SECONDS).close()
+            self._client = distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"{wrong}, and it cannot be reached: {error}.") from None
         self._pool = self._client.get_executor(pure=False)
 
     def width(self) -> int:
@@ -110,6 +118,10 @@ class Cluster:
         return max(1, sum(self._client.nthreads().values()))
 
     def submit(self, unit: Unit, place: Place) -> Future[Row]:
+        if self._client.status != "running":
+            raise DataError(
+                "the Dask scheduler is gone; what was finished is kept, and the same command goes on from there."
+            )
         future: Future[Row] = self._pool.submit(measure, unit, place)
         return future
 
@@ -124,11 +136,13 @@ class Report:
 
     Attributes:
         done: units finished here.
+        before: units that were finished already.
         failed: units that could not be done, and why; they are tried again the next time.
         is_stopped: whether Ctrl-C ended it early.
     """
 
     done: int = 0
+    before: int = 0
     failed: list[tuple[Unit, str]] = field(default_factory=list)
     is_stopped: bool = False
 
@@ -151,8 +165,8 @@ def execute(
         on_row: called with every unit that is finished, here or by another process.
         on_wait: called with the number of units that other processes are at, while nothing is left to do here.
     """
-    report = Report()
     finished = set(store.rows(units))
+    report = Report(before=len(finished))
     todo = [unit for unit in units if unit.key not in finished]
     elsewhere: list[Unit] = []
     running: dict[Future[Row], Unit] = {}

@@ -120,7 +120,8 @@ def duration(seconds: float) -> str:
 
 def _numbers(row: Row) -> str:
     if "psnr" in row:
-        return f"{row['recovered_percent']:.0f} % recovered, PSNR {mean(row['psnr']):.2f} dB, {row['seconds']:.0f} s"
+        psnr = mean(value for value in row["psnr"] if value is not None)
+        return f"{row['recovered_percent']:.0f} % recovered, PSNR {psnr:.2f} dB, {row['seconds']:.0f} s"
     if "accuracy_percent" in row:
         return f"accuracy {row['accuracy_percent']:.2f} %, {row['seconds']:.0f} s"
     return ", ".join(f"{method} {errors:g}" for method, errors in row["label_errors"].items()) + " wrong labels"

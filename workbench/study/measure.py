@@ -136,18 +136,19 @@ def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
     started = time.perf_counter()
     attack = prepare(model, observation, unit.attack, seed=unit.seed, device=find_device(place.device), **known)
     state, seconds = attack.start(), time.perf_counter() - started
-    curve: list[tuple[int, float, float, float, float]] = []
+    curve: list[list[float | None]] = []
     outcome = "finished"
     while (at := int(state.step)) < attack.total_steps:
         steps = min(SCORE_EVERY, attack.total_steps - at)
         started = time.perf_counter()
         state, infos = attack.advance(state, attack.steering, steps)
         seconds += time.perf_counter() - started
-        quality = score(attack.reconstruct(state), clients)
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Images on their way to infinity are scored like any others.
+            quality = score(attack.reconstruct(state), clients)
         loss = float(infos.loss[-1]) if len(infos.loss) else math.nan
-        curve.append(
-            (int(state.step), round(seconds, 2), round(float(quality.psnr.mean()), 3), quality.recovered_percent, loss)
-        )
+        numbers = (_finite(quality.psnr.mean(), 3), round(quality.recovered_percent, 4), _finite(loss, 9))
+        curve.append([int(state.step), round(seconds, 2), *numbers])
         if len(infos.loss) < steps:
             outcome = "diverged"
             break
@@ -156,13 +157,18 @@ def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
         "outcome": outcome,
         "steps": int(state.step),
         "seconds": round(seconds, 2),
-        "psnr": [round(float(value), 3) for value in quality.psnr],
-        "ssim": [round(float(value), 4) for value in quality.ssim],
+        "psnr": [_finite(value, 3) for value in quality.psnr],
+        "ssim": [_finite(value, 4) for value in quality.ssim],
         "recovered_percent": round(quality.recovered_percent, 4),
         "label_errors": label_errors(true_counts, attack.label_counts.sum(0)),
         # Step, seconds, mean PSNR, percent recovered and loss along the way.
-        "curve": [[None if isinstance(v, float) and not math.isfinite(v) else v for v in point] for point in curve],
+        "curve": curve,
     }
+
+
+def _finite(value: float, digits: int) -> float | None:
+    """JSON has no other numbers."""
+    return round(float(value), digits) if math.isfinite(value) else None
 
 
 @lru_cache(maxsize=4)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
     from workbench.study.present import Line, Results
@@ -38,13 +41,18 @@ def draw(results: Results) -> Figure:
         axes.set_ylabel(label)
         if measure == "seconds":
             axes.set_yscale("log")
-    handles = {
-        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+        elif measure != "psnr":
+            axes.set_ylim(0, max(axes.get_ylim()[1], 1))
+    methods = list(dict.fromkeys(line.entry.method for line in lines))
+    handles: list[Artist] = [Patch(color=f"C{number}", label=method) for number, method in enumerate(methods)]
+    handles += [
+        Line2D([], [], marker=marker, color="0.3", linestyle="none", label=label)
+        for marker, label in (("o", "measured"), ("x", "paper"))
+        if marker == "o" or any(line.entry.published for line in results.lines)
+    ]
     figure.suptitle(results.plan.title, fontsize="medium")
     figure.legend(
-        handles.values(),
-        handles.keys(),
+        handles=handles,
         loc="outside lower center",
         ncols=min(5, len(handles)),
         frameon=False,
@@ -59,21 +67,12 @@ def _panel(axes: Axes, lines: list[Line], settings: list[str], measure: str) -> 
     for line in lines:
         number = methods.index(line.entry.method)
         at = settings.index(line.entry.setting) + (number - (len(methods) - 1) / 2) * space
+        style: dict[str, Any] = {"color": f"C{number}", "linestyle": "none"}
         estimate = line.estimate(measure)
         if estimate is not None:
-            axes.bar(at, estimate.mean, 0.9 * space, color=f"C{number}", label=line.entry.method)
-            if estimate.error is not None:
-                axes.errorbar(at, estimate.mean, estimate.error, color="0.25", linewidth=1, capsize=2)
+            axes.errorbar(at, estimate.mean, estimate.error, marker="o", markersize=5, capsize=3, **style)
         if measure in line.entry.published:
-            axes.plot(
-                at,
-                line.entry.published[measure],
-                marker="x",
-                color="black",
-                markersize=5,
-                linestyle="none",
-                label="paper",
-            )
+            axes.plot(at, line.entry.published[measure], marker="x", markersize=6, **style)
     axes.set_xticks(range(len(settings)), settings, rotation=20 if max(map(len, settings)) > 9 else 0)
     axes.set_xlim(-0.6, len(settings) - 0.4)
     axes.grid(axis="y", linewidth=0.4, alpha=0.6)

@@ -70,10 +70,10 @@ class Line:
 
 
 def _value(row: Row, measure: str, method: str) -> float | None:
-    if measure == "psnr":
-        return mean(row["psnr"]) if row.get("psnr") else None
-    if measure == "ssim":
-        return mean(row["ssim"]) if row.get("ssim") else None
+    if measure in ("psnr", "ssim"):
+        # A diverged attack may have images without a number.
+        values = [value for value in row.get(measure, ()) if value is not None]
+        return mean(values) if values else None
     if measure == "recovered":
         return row.get("recovered_percent")
     if measure == "accuracy":

@@ -13,10 +13,11 @@ from workbench.study.execute import Cluster, Executor, InProcess, Processes, Rep
 from workbench.study.live import Progress, progress_for
 from workbench.study.present import Results
 from workbench.study.store import Row, Store, read_rows, write_rows
+from workbench.study.sweep import plan_sweep
 from workbench.study.tables import Plan, plan_table
 from workbench.study.units import Unit
 
-__all__ = ["DEFAULT_STORE", "run_plan", "table"]
+__all__ = ["DEFAULT_STORE", "run_plan", "sweep", "table"]
 
 DEFAULT_STORE = "study.sqlite"
 # Often enough to look at, seldom enough for thousands of quick units.
@@ -88,7 +89,25 @@ def table(
         rounds=rounds,
         device=device,
     )
-    results, report = run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler, progress=progress)
+    return _results(*run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler, progress=progress))
+
+
+def sweep(
+    path: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    store: str | os.PathLike[str] = DEFAULT_STORE,
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    progress: str = "auto",
+) -> Results:
+    """Measure a grid of one's own from a TOML file (`plan_sweep` says how it looks); the rest as for `table`."""
+    plan = plan_sweep(path, device=device)
+    return _results(*run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler, progress=progress))
+
+
+def _results(results: Results, report: Report) -> Results:
     if report.failed:
         unit, why = report.failed[0]
         raise ConfigError(f"{len(report.failed)} units could not be done; client {unit.clients[0]}: {why}")
@@ -116,7 +135,7 @@ def run_plan(
         export(is_due=True)
         units = plan.units
         if all(unit.key in rows for unit in units):
-            return Results(plan, rows), Report()
+            return Results(plan, rows), Report(before=len(units))
         executor = _executor(jobs, scheduler)
         show = progress_for(progress, plan, rows, executor.width())
 

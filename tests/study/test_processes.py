@@ -1,0 +1,232 @@
+"""Studies as people run them: processes that are killed, that share a store, and that are stopped with Ctrl-C."""
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+SMALL = ["--dataset", "glyphs", "--model", "mlp", "--preset", "demo", "--methods", "fedsgd", "--set", "steps=3"]
+# What may differ between two runs of the same unit.
+INCIDENTAL = ("seconds", "peak_memory", "finished", "device", "versions")
+
+
+def table(*arguments, number=1):
+    return [sys.executable, "-m", "workbench", "table", str(number), *SMALL, *map(str, arguments)]
+
+
+def start(command):
+    return subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(store):
+    """How many units are in a store that another process writes."""
+    if not store.exists():
+        return 0
+    connection = sqlite3.connect(store, timeout=30)
+    try:
+        return connection.execute("SELECT count(*) FROM results").fetchone()[0]
+    except sqlite3.OperationalError:
+        # The table is not there yet.
+        return 0
+    finally:
+        connection.close()
+
+
+def wait_for(store, number, process, seconds=200):
+    deadline = time.monotonic() + seconds
+    while finished(store) < number:
+        assert process.poll() is None, f"it ended early: {process.communicate()}"
+        assert time.monotonic() < deadline, f"only {finished(store)} units after {seconds} s"
+        time.sleep(0.02)
+
+
+def measured(path):
+    """Key to what does not depend on when and where a unit was done."""
+    found = {}
+    for row in map(json.loads, path.read_text().splitlines()):
+        curve = [[step, *numbers] for step, _, *numbers in row["curve"]]
+        found[row["key"]] = {**{name: row[name] for name in row if name not in INCIDENTAL}, "curve": curve}
+    return found
+
+
+def done_here(stdout):
+    return int(re.search(r"(\d+) units done here", stdout)[1])
+
+
+def test_killed_in_the_middle_a_study_goes_on_to_the_same_rows(tmp_path):
+    store, clients = tmp_path / "killed.sqlite", 30
+    options = ["--clients", clients, "--settings", "1x4x16", "--out"]
+    process = start(table(*options, tmp_path / "killed.jsonl", "--store", store))
+    wait_for(store, 3, process)
+    process.kill()
+    process.communicate()
+    before = finished(store)
+    assert before < clients, "it was finished before it was killed"
+
+    again = start(table(*options, tmp_path / "killed.jsonl", "--store", store))
+    told, errors = again.communicate(timeout=200)
+    assert again.returncode == 0, errors
+    assert done_here(told) == clients - before, "it did more or less than what was missing"
+
+    whole = start(table(*options, tmp_path / "whole.jsonl", "--store", tmp_path / "whole.sqlite"))
+    _, errors = whole.communicate(timeout=200)
+    assert whole.returncode == 0, errors
+    rows = measured(tmp_path / "killed.jsonl")
+    assert len(rows) == clients
+    assert rows == measured(tmp_path / "whole.jsonl")
+
+
+def test_two_processes_on_one_store_do_nothing_twice(tmp_path):
+    store, clients = tmp_path / "shared.sqlite", 40
+    options = ["--clients", clients, "--settings", "1x4x16", "--store", store]
+    processes = [start(table(*options, "--out", tmp_path / f"{name}.jsonl")) for name in ("first", "second")]
+    told = [process.communicate(timeout=200) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    here = [done_here(out) for out, _ in told]
+    before = [int(re.search(r"(\d+) were done before", out)[1]) for out, _ in told]
+    assert sum(here) == clients, f"{here} units were done for {clients}"
+    assert min(here) > 0 or max(before) > 0, "one of them did nothing at all"
+    assert len(measured(tmp_path / "first.jsonl")) == clients
+    assert measured(tmp_path / "first.jsonl") == measured(tmp_path / "second.jsonl")
+
+
+def test_ctrl_c_stops_after_the_unit_and_the_same_command_goes_on(tmp_path):
+    store = tmp_path / "study.sqlite"
+    command = table("--clients", 60, "--settings", "1x4x16", "--store", store)
+    process = start(command)
+    wait_for(store, 2, process)
+    process.send_signal(signal.SIGINT)
+    told, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "Stopped by Ctrl-C; the same command goes on from here." in told
+    assert "1x4x16   fedsgd" in told, "what there is was not shown"
+    assert done_here(told) == finished(store) < 60
+
+
+def test_wrong_options_are_one_line_that_names_the_right_ones(tmp_path):
+    for arguments, told in [
+        (["--methods", "ours"], "did you mean 'ours_prior'"),
+        (["--settings", "1x4"], "did you mean '1x4x16'"),
+        (["--seeds", "a"], "seeds = 'a' must be whole numbers such as 0,1,2"),
+        (["--export", "table.doc"], ".md, .csv, .tex"),
+        (["--store", str(tmp_path)], "is a folder; name the file to write"),
+        (["--store", "/proc/study.sqlite"], "annot be"),
+    ]:
+        process = start(table("--clients", 1, *arguments))
+        out, errors = process.communicate(timeout=100)
+        assert process.returncode == 2, (arguments, out, errors)
+        assert told in errors, (arguments, errors)
+        assert len(errors.splitlines()) == 1, errors
+
+
+@pytest.mark.slow
+def test_a_local_process_that_dies_is_replaced(tmp_path):
+    store = tmp_path / "study.sqlite"
+    process = start(table("--clients", 60, "--settings", "1x4x16", "--store", store, "--jobs", 2))
+    wait_for(store, 2, process)
+    workers = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
+    assert len(workers) == 2
+    workers[0].kill()
+    assert finished(store) < 60, "it was finished before a process was killed"
+    _, errors = process.communicate(timeout=250)
+    assert process.returncode == 0, errors
+    assert finished(store) == 60
+
+
+# Dask
+
+
+@contextmanager
+def command(*arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-m", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def wait_until_open(port, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as trial:
+            if trial.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+    raise AssertionError(f"nothing listens on {port}")
+
+
+@pytest.mark.slow
+def test_a_cluster_survives_the_death_of_a_worker(tmp_path):
+    """A real scheduler and two real workers on loopback, one of which is killed in the middle."""
+    pytest.importorskip("distributed")
+    port, clients, store = free_port(), 60, tmp_path / "study.sqlite"
+    address = f"tcp://127.0.0.1:{port}"
+    worker = ["distributed.cli.dask_worker", address, "--nthreads", 1, "--no-nanny", "--no-dashboard"]
+    worker += ["--local-directory", tmp_path / "dask"]
+    scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
+    with command(*scheduler) as main:
+        wait_until_open(port, main)
+        with command(*worker) as first, command(*worker):
+            options = ["--clients", clients, "--settings", "1x4x16", "--out"]
+            study = start(table(*options, tmp_path / "cluster.jsonl", "--store", store, "--scheduler", address))
+            wait_for(store, 3, study)
+            first.kill()
+            first.wait()
+            assert finished(store) < clients, "it was finished before a worker was killed"
+            told, errors = study.communicate(timeout=250)
+            assert study.returncode == 0, errors
+            assert done_here(told) == clients
+    here = start(table(*options, tmp_path / "here.jsonl", "--store", tmp_path / "here.sqlite"))
+    here.communicate(timeout=250)
+    assert measured(tmp_path / "cluster.jsonl") == measured(tmp_path / "here.jsonl")
+
+
+def test_a_scheduler_that_is_not_there_is_told():
+    pytest.importorskip("distributed")
+    from workbench.errors import ConfigError
+    from workbench.study.execute import Cluster
+
+    for address in ("nonsense", "udp://127.0.0.1:1", "tcp://127.0.0.1", f"tcp://127.0.0.1:{free_port()}"):
+        with pytest.raises(
+            ConfigError, match="must be the address of a running Dask scheduler such as tcp://host:8786"
+        ):
+            Cluster(address)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_the_demo_of_table_1_prints_the_table_in_minutes(tmp_path):
+    command = [sys.executable, "-m", "workbench", "table", "1", "--dataset", "glyphs", "--clients", "2"]
+    started = time.monotonic()
+    shown = subprocess.run(
+        [*command, "--preset", "demo", "--store", str(tmp_path / "demo.sqlite")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=480,
+    )
+    took = time.monotonic() - started
+    lines = [line for line in shown.stdout.splitlines() if re.match(r"[14]x[48]x16 ", line)]
+    assert len(lines) == 3 * 7, shown.stdout
+    assert all(re.search(r" 2/2 .*\d ± \d", line) for line in lines), shown.stdout
+    assert took < 360, f"it took {took:.0f} s"
