@@ -16,6 +16,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.attack import step as engine
+from workbench.attack.confidence import predict_psnr
 from workbench.attack.labels import estimate_labels
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
@@ -61,6 +62,11 @@ class Reconstruction:
     epochs: NDArray[np.float32]
     permutations: NDArray[np.int64]
     labels: NDArray[np.int64]
+
+    @property
+    def confidence(self) -> NDArray[np.float64]:
+        """[N] the PSNR in dB that every image probably has, predicted without the truth."""
+        return predict_psnr(self.images)
 
 
 @dataclass(frozen=True, eq=False)
