@@ -1,4 +1,4 @@
-"""Start JupyterLab on the first notebook; further arguments go to JupyterLab."""
+"""Start JupyterLab on the first notebook; further arguments go to JupyterLab, and win over those given here."""
 
 import os
 import sys
@@ -8,7 +8,13 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRST_NOTEBOOK = Path("notebooks/00_start_here.ipynb")
 
 
-def arguments() -> list[str]:
+def arguments(given: list[str]) -> list[str]:
+    """All arguments: JupyterLab refuses one that is given twice."""
+    named = {argument.partition("=")[0] for argument in given}
+    return [*(own for own in own_arguments() if own.partition("=")[0] not in named), *given]
+
+
+def own_arguments() -> list[str]:
     page = f"/lab/tree/{FIRST_NOTEBOOK}" if (ROOT / FIRST_NOTEBOOK).exists() else "/lab"
     return [
         f"--ServerApp.root_dir={ROOT}",
@@ -24,4 +30,4 @@ def arguments() -> list[str]:
 
 
 if __name__ == "__main__":
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *arguments(), *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *arguments(sys.argv[1:])])

@@ -38,7 +38,7 @@ _BUNDLED = ("glyphs", "photos")
 _SEPARATE = ("ours_prior", "ours_no_prior")
 _WARM = (*_SEPARATE, "shared")
 _OWN_NETWORK = "for the data set"
-_WIDE = {"width": "100%"}
+_WIDE = {"width": "auto"}
 _STYLE = {"description_width": "112px"}
 
 
@@ -94,17 +94,16 @@ class Controls:
         self.update_abilities()
 
     def column(self) -> Any:
-        """Everything under each other, in sections that open and close."""
-        groups = {
-            "Client": list(_CLIENT_NAMES),
-            "Attack": [name for name in self.fields if name not in (*_CLIENT_NAMES, *STEERED)],
-            "Steering: acts at once": list(STEERED),
-        }
-        boxes = [widgets.VBox([self.fields[name] for name in names]) for names in groups.values()]
-        sections = [widgets.Accordion([box], titles=(title,)) for title, box in zip(groups, boxes, strict=True)]
-        for section in sections:
-            section.selected_index = 0
-        return widgets.VBox([*sections, self.derived])
+        """Client and attack, of which one is open at a time, and the steering below them, which always is."""
+        attack = [name for name in self.fields if name not in (*_CLIENT_NAMES, *STEERED)]
+        boxes = [widgets.VBox([self.fields[name] for name in names]) for names in (_CLIENT_NAMES, attack)]
+        self.sections = widgets.Accordion(boxes, titles=("Client", "Attack"), selected_index=0)
+        steering = widgets.Accordion(
+            [widgets.VBox([self.fields[name] for name in STEERED])],
+            titles=("Steering: acts at once",),
+            selected_index=0,
+        )
+        return widgets.VBox([self.sections, self.derived, steering])
 
     # Reading
 

@@ -270,8 +270,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         )
         left = self.controls.column()
         if stacked:
-            for section in left.children[:2]:
-                section.selected_index = None
+            self.controls.sections.selected_index = None
             return widgets.VBox([left, right])
         left.layout.flex, right.layout.flex = "1 1 290px", "4 1 520px"
         left.layout.max_width = "330px"

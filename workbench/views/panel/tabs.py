@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 import numpy as np
+import traitlets
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -37,11 +38,20 @@ _LARGE_PIXELS = 112
 _FIGURE_DPI = 144
 
 
+class _Image(widgets.Image):  # type: ignore[misc]
+    """An image whose tooltip works: ipywidgets looks for a description first, which its own image does not have.
+
+    The tooltip is what a screen reader tells of the image.
+    """
+
+    description = traitlets.Unicode("").tag(sync=True)
+
+
 class Picture(widgets.VBox):  # type: ignore[misc]
     """A picture with a text alternative and a caption; a sheet is drawn for both themes, and the page shows one."""
 
     def __init__(self) -> None:
-        self.light, self.dark = widgets.Image(format="png"), widgets.Image(format="png")
+        self.light, self.dark = _Image(format="png"), _Image(format="png")
         self.caption = widgets.HTML()
         self.caption.add_class("wb-note")
         super().__init__([self.light, self.dark, self.caption])
@@ -138,7 +148,8 @@ class ReconstructionTab(Tab):
             1, 1, 1, description="Large", tooltip="Which image to show large, counted as they stand above"
         )
         for control in (self.truth, self.sort, self.image):
-            control.layout.width = "auto" if control is self.truth else "230px"
+            control.layout.width = "auto" if control is self.truth else "210px"
+            control.style.description_width = "40px"
         self.large = Picture()
         super().__init__([self.truth, self.sort, self.image], self.large)
 

@@ -26,10 +26,10 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
         self.slider = widgets.IntSlider(
             0, 0, 0, description="Timeline", readout=False, tooltip="Earlier moments; at the right end it follows"
         )
-        self.slider.layout.flex = "1 1 160px"
+        self.slider.layout.flex, self.slider.style.description_width = "1 1 260px", "60px"
         self.text = widgets.HTML("no step yet")
         self.text.layout.min_width = "130px"
-        self.rewind_button = widgets.Button(description="Go on from here", icon="undo")
+        self.rewind_button = widgets.Button(description="Go on from here", icon="undo", layout={"width": "auto"})
         self.rewind_button.on_click(lambda _: go_on_here())
         # In the browser: playing keeps its pace whatever the kernel does.
         widgets.jslink((self.play, "value"), (self.slider, "value"))
@@ -39,7 +39,7 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
         self._changed = changed
         self.slider.observe(self._moved, "value")
         super().__init__([self.play, self.slider, self.text, self.rewind_button])
-        self.layout.align_items = "center"
+        self.layout.align_items, self.layout.flex_flow = "center", "row wrap"
 
     @property
     def step(self) -> int | None:

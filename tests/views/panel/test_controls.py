@@ -1,0 +1,227 @@
+"""Controls: every one of them reaches the session; what makes no sense together is switched off, with the reason."""
+
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.config import AttackConfig
+from workbench.views.panel.controls import STEERED, Controls
+
+
+@pytest.fixture
+def controls():
+    return Controls(lambda name: None, lambda name, value: None)
+
+
+def test_without_changes_the_controls_say_the_demo(controls):
+    settings = controls.settings()
+    assert settings.config == AttackConfig.preset("demo", dataset="glyphs")
+    assert settings.target.num_images == 16
+    assert (settings.target.client.epochs, settings.target.client.batch_size) == (4, 4)
+    assert settings.label_source == "bias"
+
+
+CLIENT_CHANGES = {
+    "dataset": ("photos", lambda t: t.dataset),
+    "client": (3, lambda t: t.index),
+    "num_clients": (2, lambda t: t.num_clients),
+    "num_images": (8, lambda t: t.num_images),
+    "epochs": (7, lambda t: t.client.epochs),
+    "batch_size": (5, lambda t: t.client.batch_size),
+    "learning_rate": (0.01, lambda t: t.client.learning_rate),
+    "network": ("mlp", lambda t: t.network),
+    "defence": ("gaussian", lambda t: t.client.defence.name),
+    "seed": (9, lambda t: t.seed),
+}
+
+
+@pytest.mark.parametrize("name", CLIENT_CHANGES)
+def test_every_control_of_the_client_reaches_the_target(controls, name):
+    value, read = CLIENT_CHANGES[name]
+    controls.fields[name].value = value
+    assert read(controls.settings().target) == value
+
+
+ATTACK_CHANGES = {
+    "method": ("shared", lambda c: c.method),
+    "steps": (7, lambda c: c.steps),
+    "warm_start_steps": (11, lambda c: c.warm_start_steps),
+    "prior": ("conv+max", lambda c: c.prior),
+    "prior_distance": ("l1", lambda c: c.prior_distance),
+    "distance": ("cosine", lambda c: c.distance),
+    "label_source": ("geng_server", lambda c: c.label_method),
+    "label_order": ("random", lambda c: c.label_order),
+    "combine": ("mean", lambda c: c.combine),
+    "believed_epochs": (3, lambda c: c.epochs),
+    "believed_batch_size": (2, lambda c: c.batch_size),
+    "prior_weight": (50.0, lambda c: c.prior_weight),
+    "tv_weight": (0.01, lambda c: c.tv_weight),
+    "clip_weight": (5.0, lambda c: c.clip_weight),
+    "consensus_weight": (0.0, lambda c: c.consensus_weight),
+    "step_size": (0.1, lambda c: c.step_size),
+}
+
+
+@pytest.mark.parametrize("name", ATTACK_CHANGES)
+def test_every_control_of_the_attack_reaches_the_config(controls, name):
+    value, read = ATTACK_CHANGES[name]
+    assert read(controls.settings().config) != value, "the test changes nothing"
+    controls.fields[name].value = value
+    assert read(controls.settings().config) == value
+
+
+def test_every_control_is_tested():
+    fields = Controls(lambda name: None, lambda name, value: None).fields
+    elsewhere = {"preset", "data", "strength", "clip_norm", "update_weight"}
+    assert set(fields) == {*CLIENT_CHANGES, *ATTACK_CHANGES, *elsewhere}
+
+
+def test_the_strength_and_the_clip_norm_belong_to_a_defence(controls):
+    controls.fields["defence"].value = "dp_sgd"
+    controls.fields["strength"].value = 0.5
+    controls.fields["clip_norm"].value = 2.0
+    defence = controls.settings().target.client.defence
+    assert (defence.name, defence.strength, defence.clip_norm) == ("dp_sgd", 0.5, 2.0)
+
+
+@pytest.mark.parametrize("preset", ["demo", "paper", "best"])
+@pytest.mark.parametrize("dataset", ["glyphs", "photos"])
+def test_presets_set_all_controls_of_the_attack(controls, preset, dataset):
+    controls.fields["dataset"].value = dataset
+    controls.fields["preset"].value = preset
+    assert controls.settings().config == AttackConfig.preset(preset, dataset=dataset)
+
+
+def test_another_prior_gets_the_weight_that_belongs_to_it(controls):
+    controls.fields["prior"].value = "max"
+    assert controls["prior_weight"] == AttackConfig.preset("demo", dataset="glyphs", prior="max").prior_weight
+
+
+REASONS = [
+    ({"method": "fedsgd"}, "prior_weight", "fedsgd has no prior on the epochs."),
+    ({"method": "shared"}, "consensus_weight", "shared has one set of images: nothing to combine."),
+    ({"method": "fedsgd_epoch"}, "warm_start_steps", "fedsgd_epoch is a baseline"),
+    ({"epochs": 1}, "prior", "One epoch has nothing to agree with."),
+    ({"believed_epochs": 1}, "combine", "There is one epoch only."),
+    ({}, "strength", "There is no defence."),
+    ({"defence": "gaussian"}, "clip_norm", "Only dp_sgd clips."),
+    ({}, "data", "glyphs is bundled: it needs no files."),
+]
+
+
+@pytest.mark.parametrize(("changes", "name", "reason"), REASONS)
+def test_what_makes_no_sense_is_switched_off_with_the_reason(controls, changes, name, reason):
+    for changed, value in changes.items():
+        controls.fields[changed].value = value
+    assert controls.fields[name].disabled
+    assert controls.fields[name].tooltip.startswith(reason)
+
+
+def test_what_makes_sense_again_is_switched_on_again(controls):
+    tip = controls.fields["prior"].tooltip
+    controls.fields["method"].value = "fedsgd"
+    controls.fields["method"].value = "ours_prior"
+    assert not controls.fields["prior"].disabled
+    assert controls.fields["prior"].tooltip == tip
+
+
+def test_every_control_has_a_label_and_says_what_it_is(controls):
+    for name, field in controls.fields.items():
+        assert field.description, name
+        assert field.tooltip, name
+        assert field.tabbable is not False, f"{name} cannot be reached with the keyboard"
+
+
+WRONG = [
+    ({"batch_size": 17}, "batch_size = 17 must be at most the number of images, 16"),
+    ({"believed_batch_size": 17}, "believed batch size = 17 must be at most the number of images, 16"),
+    ({"learning_rate": -1.0}, "learning_rate = -1.0 must be a finite number greater than 0"),
+    ({"dataset": "femnist"}, "data set = 'femnist' needs the path of its files"),
+    ({"defence": "pruning", "strength": 2.0}, "defence.strength = 2.0"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_what_cannot_be_is_said_while_one_types_and_again_at_build(make_panel, changes, message):
+    panel = make_panel()
+    for name, value in changes.items():
+        panel.controls.fields[name].value = value
+    panel._worker.wait(60)
+    assert message in panel.controls.derived.value.replace("&#x27;", "'")
+    panel.build_button.click()
+    assert message in panel.status_text
+    assert "wb-error" in panel.status.value
+    assert panel.wait(60)
+
+
+def test_what_it_takes_follows_what_is_typed(make_small):
+    panel = make_small()
+    assert panel._worker.wait(60)
+    assert panel.controls.derived.value.startswith("2 batches an epoch · 4 local steps · 9 attack steps · about")
+    panel.controls.fields["epochs"].value = 5
+    assert panel._worker.wait(60)
+    assert panel.controls.derived.value.startswith("2 batches an epoch · 10 local steps · 9 attack steps · about")
+
+
+def test_changed_settings_are_built_by_run_and_only_then(make_small):
+    panel = make_small()
+    panel.run_button.click()
+    assert panel.wait(120)
+    first = panel.session
+    assert first.observation.epochs == 2
+    assert first.config.steps == 6
+    panel.controls.fields["steps"].value = 4
+    panel.controls.fields["label_source"].value = "known"
+    assert panel.session is first
+    assert "settings have changed" in panel.status_text
+    assert panel.run_button.description == "Build and run"
+    panel.run_button.click()
+    assert panel.wait(120)
+    assert panel.session is not first
+    assert panel.session.config.steps == 4
+    assert np.array_equal(panel.session.label_counts, [panel.truth[0].label_counts])
+    assert panel.session.num_steps == panel.session.total_steps == 7
+
+
+@pytest.mark.slow
+def test_an_aggregate_of_clients_is_attacked_and_compared_with_all(make_small):
+    panel = make_small(num_clients=2)
+    panel.run_button.click()
+    assert panel.wait(120)
+    assert panel.session.observation.num_clients == len(panel.truth) == 2
+    assert panel.session.reconstruction().images.shape[0] == 8
+    assert " of 8 above 20 dB" in panel.tabs[0].picture.caption.value
+
+
+def test_changing_controls_during_a_run_does_not_disturb_it(make_panel, make_session, client, until):
+    panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
+    panel.run_button.click()
+    until(lambda: panel.session.num_steps > 2, "some steps")
+    session = panel._session
+    for name in ("steps", "believed_epochs", "believed_batch_size"):
+        panel.controls.fields[name].value = 2
+    before = session.num_steps
+    until(lambda: session.num_steps > before + 2, "the run goes on")
+    panel.stop_button.click()
+    assert panel.wait(60)
+    assert panel.session is session
+
+
+def test_the_client_of_a_given_session_cannot_be_changed_but_its_attack_can(panel):
+    assert panel.controls.fields["epochs"].disabled
+    assert "given an update" in panel.controls.fields["epochs"].tooltip
+    assert panel.controls["num_images"] == 5
+    assert panel.controls["label_source"] == "known"
+    assert {name: panel.controls[name] for name in STEERED} == {name: panel.session.steering[name] for name in STEERED}
+    panel.controls.fields["method"].value = "ours_no_prior"
+    panel.run_button.click()
+    assert panel.wait(120)
+    assert panel.session.config.method == "ours_no_prior"
+    assert panel.session.num_steps == 30
+
+
+def test_true_counts_need_the_truth(make_panel, make_session):
+    panel = make_panel(make_session())
+    panel.controls.fields["label_source"].value = "known"
+    panel.build_button.click()
+    assert "needs the truth" in panel.status_text

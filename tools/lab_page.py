@@ -1,0 +1,131 @@
+"""A page of JupyterLab with a notebook on it, driven as a person would: for browser tests and for screenshots."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+KERNEL = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel"
+SECONDS = 1000  # Playwright counts in milliseconds
+
+
+class LabPage:
+    """The notebook that JupyterLab opened, and the panel in it."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        page.goto(url)
+        expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=60 * SECONDS)
+        page.wait_for_function("window.jupyterapp !== undefined")
+        # Not the promise itself, which a page that goes on working may resolve late.
+        page.evaluate("() => { window.jupyterapp.restored.then(() => { window.isRestored = true; }); }")
+        page.wait_for_function("window.isRestored === true", timeout=60 * SECONDS)
+        self.wait_idle()
+
+    def wait_idle(self, timeout: float = 120) -> None:
+        """Until the kernel has nothing to do."""
+        self.page.wait_for_function(f"() => {KERNEL}?.status === 'idle'", timeout=timeout * SECONDS)
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """Execute a command of JupyterLab's, without waiting for its end."""
+        self.page.evaluate("([name, args]) => { window.jupyterapp.commands.execute(name, args); }", [name, arguments])
+
+    def run_all(self) -> None:
+        """Run all cells and wait for the panel."""
+        self.wait_idle()
+        self.command("notebook:run-all-cells")
+        expect(self.panel).to_be_visible(timeout=280 * SECONDS)
+
+    def run_cells(self, *texts: str) -> None:
+        """Run the cells that hold these texts, one after the other, and wait for the panel."""
+        self.wait_idle()
+        for text in texts:
+            found = self.page.evaluate(
+                """(text) => {
+                    const notebook = window.jupyterapp.shell.currentWidget.content;
+                    const sources = notebook.widgets.map((cell) => cell.model.sharedModel.getSource());
+                    const index = sources.findIndex((source) => source.includes(text));
+                    if (index < 0) return false;
+                    notebook.activeCellIndex = index;
+                    window.jupyterapp.commands.execute("notebook:run-cell");
+                    return true;
+                }""",
+                text,
+            )
+            if not found:
+                raise LookupError(f"no cell holds {text!r}")
+        expect(self.panel).to_be_visible(timeout=120 * SECONDS)
+
+    def restart_kernel(self) -> None:
+        """Restart the kernel, and say yes when asked."""
+        self.command("notebook:restart-kernel")
+        self.page.get_by_role("button", name="Confirm Kernel Restart").or_(
+            self.page.locator(".jp-Dialog .jp-mod-accept")
+        ).first.click()
+        self.wait_idle()
+
+    def set_theme(self, theme: str) -> None:
+        """``light`` or ``dark``."""
+        self.command("apputils:change-theme", theme=f"JupyterLab {theme.capitalize()}")
+        is_light = "true" if theme == "light" else "false"
+        expect(self.page.locator(f"body[data-jp-theme-light='{is_light}']")).to_have_count(1)
+
+    @property
+    def panel(self) -> Locator:
+        return self.page.locator(".wb-panel").first
+
+    @property
+    def status(self) -> Locator:
+        return self.panel.get_by_role("status").first
+
+    @property
+    def progress(self) -> Locator:
+        return self.panel.get_by_text(" steps").filter(has_text="of").first
+
+    def button(self, name: str) -> Locator:
+        # By its text: its name for screen readers begins with the icon, which is a letter of an icon font.
+        return self.panel.locator("button").filter(has_text=re.compile(rf"^\s*{re.escape(name)}$"))
+
+    def choose_tab(self, title: str) -> None:
+        """Click on a tab of the panel."""
+        self.panel.locator(".lm-TabBar-tab, .p-TabBar-tab").filter(has_text=title).first.click()
+
+    def slider(self, label: str) -> Locator:
+        """The handle of a slider, which takes the keyboard."""
+        return self.panel.locator(".widget-hslider", has_text=label).first.locator(".noUi-handle").first
+
+    @property
+    def picture(self) -> Locator:
+        """The picture that is seen first in the chosen tab."""
+        return self.panel.locator("img:visible").first
+
+    @property
+    def caption(self) -> Locator:
+        """What is said under it."""
+        return self.panel.locator(".widget-tab .wb-note:visible").first
+
+    def wait_picture(self, other_than: str | None = None, step_at_least: int = 0, timeout: float = 120) -> str:
+        """Until a picture is seen, another one than before, of this step or a later one; its address."""
+        self.page.wait_for_function(
+            """([before, least]) => {
+                const images = [...document.querySelectorAll(".wb-panel img")];
+                const image = images.find((one) => one.offsetParent !== null && one.complete && one.naturalWidth > 0);
+                if (!image || image.src === before) return false;
+                const step = /Step ([0-9]+)[.]/.exec(image.title);
+                return least === 0 || (step !== null && Number(step[1]) >= least);
+            }""",
+            arg=[other_than, step_at_least],
+            timeout=timeout * SECONDS,
+        )
+        return self.picture.get_attribute("src") or ""
+
+    def wait_status(self, text: str, timeout: float = 60) -> None:
+        """Until the status line holds the text."""
+        expect(self.status).to_contain_text(text, timeout=timeout * SECONDS)
+
+    def shut_down(self) -> None:
+        """End the kernel, with all that it computes."""
+        self.page.evaluate("() => { window.jupyterapp.shell.currentWidget.sessionContext.shutdown(); }")
+        self.page.wait_for_function(f"() => !({KERNEL})", timeout=60 * SECONDS)
