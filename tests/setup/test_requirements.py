@@ -48,7 +48,7 @@ def installed_closure(requirements: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "requirement", [*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]
+    "requirement", dict.fromkeys([*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)])
 )
 def test_a_requirement_has_a_pin_inside_its_range(requirement):
     wanted = Requirement(requirement)

@@ -44,7 +44,7 @@ FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
 ALL_LABEL_METHODS = (*FORMULAS, "refined")
 
 ROUNDS = 250
-_DEMO_STEPS = 40
+_DEMO_STEPS = 80
 _DEMO_ROUNDS = 3
 
 _DEFENCES = {
