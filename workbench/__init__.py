@@ -5,7 +5,7 @@ The public names are gathered here; importing the package imports no widget code
 
 from typing import TYPE_CHECKING, Any
 
-from workbench import models
+from workbench import models, study
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Dataset, load_dataset
 from workbench.errors import CheckpointError, ConfigError, DataError, WorkbenchError
@@ -53,6 +53,7 @@ __all__ = [
     "save_weights",
     "score",
     "server_rounds",
+    "study",
 ]
 
 

@@ -152,12 +152,16 @@ def attack(
     epochs: Epochs = 4,
     batch_size: BatchSize = 4,
     learning_rate: Annotated[float, _client("--learning-rate", help="Of the local training.")] = 0.004,
+    same_batches: Annotated[bool, _client("--same-batches", help="The first epoch's batches in every epoch.")] = False,
     model: Annotated[
         str | None, _client("--model", help="If not the one for the data set. " + _one_of(NETWORKS))
     ] = None,
     defence: Annotated[str, _client("--defence", help=_one_of(DEFENCES))] = "none",
     strength: Annotated[float, _client("--strength", help="Of the defence.")] = 0.0,
     clip_norm: Annotated[float | None, _client("--clip-norm", help="Of the defence dp_sgd.")] = None,
+    repeated_draws: Annotated[
+        bool, _client("--repeated-draws", help="The defence draws alike in every epoch, as in the paper's experiments.")
+    ] = False,
     preset: Annotated[str | None, _attack("--preset", help="If not demo. " + _one_of(PRESETS))] = None,
     method: Annotated[str | None, _attack("--method", help=_one_of(METHODS))] = None,
     steps: Steps = None,
@@ -165,6 +169,16 @@ def attack(
     prior: Annotated[str | None, _attack("--prior", help="g, the summary of an epoch. " + _one_of(SUMMARIES))] = None,
     prior_distance: Annotated[
         str | None, _attack("--prior-distance", help="D, between two. " + _one_of(PRIOR_DISTANCES))
+    ] = None,
+    prior_weight: Annotated[float | None, _attack("--prior-weight", help="Of the epoch prior in the loss.")] = None,
+    tv_weight: Annotated[float | None, _attack("--tv-weight", help="Of the total variation.")] = None,
+    clip_weight: Annotated[float | None, _attack("--clip-weight", help="Of pixels outside [0, 1].")] = None,
+    step_size: Annotated[float | None, _attack("--step-size", help="Of the optimiser.")] = None,
+    warm_start_steps: Annotated[
+        int | None, _attack("--warm-start-steps", help="Steps of the surrogate before the method; 0 for none.")
+    ] = None,
+    consensus_weight: Annotated[
+        float | None, _attack("--consensus-weight", help="Of the pull to the median of the matched epochs.")
     ] = None,
     label_source: Annotated[
         str | None, _attack("--label-source", help="Where label counts come from. " + _one_of(LABEL_SOURCES))
@@ -197,7 +211,13 @@ def attack(
         index=client,
         num_clients=num_clients,
         num_images=num_images,
-        client=ClientConfig(epochs, batch_size, learning_rate, defence=DefenceConfig(defence, strength, clip_norm)),
+        client=ClientConfig(
+            epochs,
+            batch_size,
+            learning_rate,
+            same_batches,
+            DefenceConfig(defence, strength, clip_norm, independent=not repeated_draws),
+        ),
         network=model,
         seed=seed,
     )
@@ -209,6 +229,12 @@ def attack(
         "distance": distance,
         "prior": prior,
         "prior_distance": prior_distance,
+        "prior_weight": prior_weight,
+        "tv_weight": tv_weight,
+        "clip_weight": clip_weight,
+        "step_size": step_size,
+        "warm_start_steps": warm_start_steps,
+        "consensus_weight": consensus_weight,
         "label_method": None if label_source == "known" else label_source,
         "label_order": label_order,
         "combine": combine,

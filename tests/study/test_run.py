@@ -96,6 +96,20 @@ def test_ctrl_c_finishes_the_unit_and_stops(make_unit, tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_second_ctrl_c_stops_at_once_and_gives_the_unit_back(make_unit, tmp_path):
+    class Interrupted(InProcess):
+        def submit(self, unit, place):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().submit(unit, place)
+
+    with pytest.raises(KeyboardInterrupt), Store(tmp_path / "study.sqlite") as store:
+        execute([make_unit()], Place(), store, Interrupted())
+    with Store(tmp_path / "study.sqlite") as store:
+        assert len(store) == 0
+        assert store.claim(make_unit())
+
+
 def test_what_others_are_at_is_waited_for_and_shown(make_unit, tmp_path):
     units = [make_unit(0), make_unit(1)]
     with Store(tmp_path / "study.sqlite") as mine, Store(tmp_path / "study.sqlite") as theirs:

@@ -141,7 +141,11 @@ def _do(
     _check_outputs(store, out, *export)
     _keep_compilations()
     typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
-    results, report = run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler)
+    try:
+        results, report = run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler)
+    except KeyboardInterrupt:
+        typer.echo("Stopped at once; what was finished is kept, and the same command goes on from there.")
+        return 130
     typer.echo(f"\n{results}\n\n{report.done} units done here, {report.before} were done before.")
     for path in export:
         results.write(path)

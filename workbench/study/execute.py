@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 import signal
 import socket
@@ -252,6 +253,8 @@ def _stopping_softly() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        # Past Python's own files, which the signal may have interrupted.
+        os.write(2, b"\nStopping after the unit under way; Ctrl-C again stops at once.\n")
 
     before = signal.signal(signal.SIGINT, handle)
     try:
