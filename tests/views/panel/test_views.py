@@ -315,7 +315,7 @@ def test_what_cannot_be_written_is_said_in_words(panel, tmp_path):
     panel.file.value = str(tmp_path / "file" / "run")
     panel.save_button.click()
     assert panel.wait(60)
-    assert "cannot be written" in panel.status_text
+    assert "cannot be used as a folder" in panel.status_text
     assert "wb-error" in panel.status.value
 
 

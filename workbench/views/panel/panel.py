@@ -681,8 +681,10 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
     def _stepped(self, snapshot: Snapshot) -> None:
         """A listener, on the runner's thread."""
         self._snapshot, self._stepped_at = snapshot, time.monotonic()
-        if self._runner is not None and not self._runner.is_active and not self._is_error:
-            self._note = ""  # what was said about the run is over with it
+        if self._runner is not None and not self._runner.is_active:
+            self._seconds_per_image = None  # better known now than after the first steps
+            if not self._is_error:
+                self._note = ""  # what was said about the run is over with it
         self._painter.request()
 
     def _tab_chosen(self) -> None:

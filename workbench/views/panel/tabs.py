@@ -83,11 +83,9 @@ class Picture(widgets.VBox):  # type: ignore[misc]
 
     def _put(self, image: Any, png: bytes, density: float, text: str) -> None:
         width = str(round(int.from_bytes(png[16:20], "big") / density))
-        # What has not changed is not sent again.
-        for name, value in (("width", width), ("tooltip", text)):
-            if getattr(image, name) != value:
-                setattr(image, name, value)
-        image.value = png
+        # In one message: the page makes a new picture for every one.
+        with image.hold_sync():
+            image.width, image.tooltip, image.value = width, text, png
         image.layout.display = None
 
     def _tell(self, text: str) -> None:

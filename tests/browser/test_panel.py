@@ -1,0 +1,188 @@
+"""The panel as a person meets it: the first notebook in a real browser, on a real JupyterLab, with a real kernel.
+
+Measured times are printed, and asserted only where their limit is far away: other tests may keep the machine busy.
+"""
+
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from lab_page import SECONDS, LabPage
+from playwright.sync_api import expect
+
+import workbench as wb
+
+ROOT = Path(__file__).parents[2]
+TABS = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view"]
+FIRST_CELL, PANEL_CELL = "import workbench as wb", "wb.AttackPanel()"
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory):
+    """A folder with the first notebook, which may be run and saved there, and with a recording beside it."""
+    root = tmp_path_factory.mktemp("root")
+    shutil.copytree(ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    client = wb.load_dataset("glyphs").client(0, num_images=4)
+    model = wb.models.mlp(widths=(16,))
+    observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=2, batch_size=2))
+    session = wb.AttackSession(model, observation, wb.AttackConfig(steps=9), snapshot_every=2)
+    for _ in range(9):
+        session.step()
+    session.record(root / "notebooks/small.recording", client)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(start_lab, notebooks):
+    return start_lab(f"--ServerApp.root_dir={notebooks}")
+
+
+@pytest.fixture
+def lab(page, server):
+    """The first notebook, with the panel shown and ready; the kernel ends with the test."""
+    lab = LabPage(page, server.url)
+    lab.run_cells(FIRST_CELL, PANEL_CELL)
+    lab.wait_status("Ready", 120)
+    yield lab
+    lab.shut_down()
+    log = server.log.read_text()
+    assert "Traceback" not in log, log[log.index("Traceback") :][:3000]
+
+
+def timed(what, action):
+    started = time.perf_counter()
+    action()
+    taken = time.perf_counter() - started
+    print(f"{what}: {taken:.2f} s")
+    return taken
+
+
+def count_changes(lab, seconds):
+    """How many different pictures were seen a second."""
+    lab.page.evaluate(
+        """() => {
+            window.seen = 0;
+            const image = [...document.querySelectorAll(".wb-panel img")].find((one) => one.offsetParent !== null);
+            new MutationObserver(() => { window.seen += 1; }).observe(image, { attributeFilter: ["src"] });
+        }"""
+    )
+    lab.page.wait_for_timeout(seconds * SECONDS)
+    return lab.page.evaluate("window.seen") / seconds
+
+
+def test_run_watch_steer_pause_scrub_and_restart(lab):
+    before = lab.picture.get_attribute("src")
+    lab.button("Run").click()
+    first = timed("first optimised picture after Run", lambda: lab.wait_picture(other_than=before, step_at_least=1))
+    assert first < 60
+    expect(lab.progress).to_contain_text("steps/s", timeout=60 * SECONDS)
+    print(f"pictures a second: {count_changes(lab, 2):.1f}")
+
+    slider = lab.slider("Smoothness")
+    slider.focus()
+    lab.page.keyboard.press("ArrowRight")
+    lab.wait_status("tv_weight =")
+
+    lab.button("Pause").click()
+    acknowledged = timed("Pause acknowledged", lambda: lab.wait_status("Paus"))
+    assert acknowledged < 10
+    lab.wait_status("Paused at step", 60)
+    held = lab.progress.inner_text()
+    lab.choose_tab("Loss")
+    expect(lab.panel.get_by_text("1 steering events")).to_be_visible(timeout=20 * SECONDS)
+    lab.choose_tab("Reconstruction")
+
+    newest = lab.wait_picture()
+    lab.slider("Timeline").focus()
+    lab.page.keyboard.press("Home")
+    timed("an earlier moment shown", lambda: lab.wait_picture(other_than=newest))
+    expect(lab.panel.get_by_text("step 0 of")).to_be_visible()
+    assert lab.progress.inner_text() == held
+
+    lab.slider("Timeline").focus()
+    lab.page.keyboard.press("End")
+    expect(lab.panel.get_by_text("the newest")).to_be_visible(timeout=20 * SECONDS)
+    lab.page.wait_for_timeout(SECONDS)
+    before = lab.wait_picture()
+    lab.button("Run on").click()
+    timed("first picture after Run when compiled", lambda: lab.wait_picture(other_than=before))
+    lab.button("Stop").click()
+    timed("Stop acknowledged", lambda: lab.wait_status("Stop"))
+
+    lab.restart_kernel()
+    lab.run_cells(FIRST_CELL, PANEL_CELL)
+    lab.wait_status("Ready", 120)
+    before = lab.wait_picture()
+    lab.button("Run").click()
+    lab.wait_picture(other_than=before, step_at_least=1)
+    lab.button("Pause").click()
+    lab.wait_status("Paus")
+
+
+def test_every_tab_in_both_themes_with_text_alternatives_and_a_recording(lab):
+    lab.button("Run").click()
+    lab.wait_status("Running", 120)
+    lab.button("Pause").click()
+    lab.wait_status("Paused", 60)
+    for theme in ("light", "dark"):
+        lab.set_theme(theme)
+        for tab in TABS:
+            lab.choose_tab(tab)
+            expect(lab.caption).not_to_be_empty(timeout=60 * SECONDS)
+            expect(lab.caption).not_to_contain_text("being estimated", timeout=60 * SECONDS)
+            for image in lab.panel.locator("img:visible").all():
+                assert image.get_attribute("title"), f"a picture of {tab} has no text alternative"
+    lab.set_theme("light")
+    lab.choose_tab("Reconstruction")
+    load_a_recording_and_scrub(lab)
+
+
+def load_a_recording_and_scrub(lab):
+    name = lab.panel.get_by_label("File", exact=True)
+    name.fill("small")
+    name.press("Enter")
+    lab.button("Load").click()
+    lab.wait_status("Loaded small.recording")
+    expect(lab.button("Run")).to_be_disabled()
+    last = lab.wait_picture()
+    lab.slider("Timeline").focus()
+    lab.page.keyboard.press("Home")
+    lab.wait_picture(other_than=last)
+    lab.page.keyboard.press("ArrowRight")
+    expect(lab.panel.get_by_text("step 2 of 9")).to_be_visible(timeout=20 * SECONDS)
+
+
+@pytest.mark.slow
+def test_a_pause_is_acknowledged_while_compiling_and_the_page_stays_alive(lab):
+    field = lab.panel.get_by_label("Images N")
+    field.fill("6")
+    field.press("Tab")
+    lab.wait_status("settings have changed")
+    lab.button("Build and run").click()
+    # What another run of the tests has compiled is only read again, and may be over at once.
+    expect(lab.status).to_contain_text(re.compile("Compiling|Running"), timeout=120 * SECONDS)
+    print("pausing while it says:", lab.status.inner_text())
+    lab.button("Pause").click()
+    assert timed("Pause acknowledged while compiling", lambda: lab.wait_status("Paus")) < 10
+    lab.wait_status("Paused at step", 120)
+
+
+@pytest.mark.slow
+def test_all_cells_of_the_first_notebook_run_and_its_panel_works(page, server):
+    lab = LabPage(page, server.url)
+    lab.run_all()
+    lab.wait_status("Ready", 200)
+    before = lab.wait_picture()
+    lab.button("Run").click()
+    lab.wait_picture(other_than=before, step_at_least=1)
+    lab.wait_status("Finished", 200)
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    lab.shut_down()
+
+
+def test_the_log_of_the_server_has_no_error(server):
+    log = server.log.read_text()
+    assert "Traceback" not in log
+    assert "[E " not in log

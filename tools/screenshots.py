@@ -1,0 +1,108 @@
+"""Take pictures of the panel from a real run, every tab in both themes, and an animation of a reconstruction emerging.
+
+    .venv/bin/python tools/screenshots.py [FOLDER]
+
+Into FOLDER, else ``screenshots``. Those that the README shows are in ``assets``, made smaller with ``--assets``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from browser import find
+from lab_page import SECONDS, LabPage
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+TABS = ("Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view")
+FOR_README = {"panel_light.png": "reconstruction_light.png", "panel_dark.png": "epochs_dark.png"}
+
+
+def main() -> int:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--assets"]
+    folder = Path(arguments[0] if arguments else "screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as home:
+        shutil.copytree(ROOT / "notebooks", Path(home, "notebooks"), ignore=shutil.ignore_patterns(".*"))
+        log = Path(home, "log")
+        of_its_own = {
+            name: str(Path(home, name)) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+        }
+        with log.open("wb") as output:
+            server = subprocess.Popen(
+                [
+                    *(sys.executable, str(ROOT / "tools/lab.py"), "--no-browser", "--expose-app-in-browser"),
+                    f"--ServerApp.root_dir={home}",
+                ],
+                env=os.environ | of_its_own,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            take(printed_url(log), folder, Path(home, "notebooks"))
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+    if "--assets" in sys.argv:
+        for name, taken in FOR_README.items():
+            shrink(folder / taken, ROOT / "assets" / name)
+        shutil.copy(folder / "emerging.gif", ROOT / "assets" / "emerging.gif")
+    return 0
+
+
+def printed_url(log: Path) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if found := re.search(r"http://127\.0\.0\.1:\d+/\S*token=\w+", log.read_text()):
+            return found.group()
+        time.sleep(0.1)
+    raise TimeoutError(f"JupyterLab printed no address:\n{log.read_text()}")
+
+
+def take(url: str, folder: Path, notebooks: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox", "--disable-gpu"])
+        context = browser.new_context(viewport={"width": 1280, "height": 1150}, device_scale_factor=1.5)
+        lab = LabPage(context.new_page(), url)
+        lab.run_cells("import workbench as wb", "wb.AttackPanel()")
+        lab.wait_status("Ready", 120)
+        lab.command("application:toggle-left-area")
+        lab.button("Run").click()
+        lab.wait_status("Finished", 300)
+        for theme in ("light", "dark"):
+            lab.set_theme(theme)
+            for tab in TABS:
+                lab.choose_tab(tab)
+                lab.page.wait_for_timeout(SECONDS)
+                expect(lab.caption).not_to_contain_text("being estimated", timeout=120 * SECONDS)
+                lab.page.wait_for_timeout(SECONDS)
+                name = re.sub(r"\W+", "_", tab.lower())
+                lab.panel.screenshot(path=folder / f"{name}_{theme}.png")
+        export = lab.panel.get_by_label("Export as")
+        export.select_option("animation (GIF)")
+        lab.button("Export").click()
+        lab.wait_status("Wrote attack.gif", 60)
+        shutil.copy(notebooks / "attack.gif", folder / "emerging.gif")
+        browser.close()
+
+
+def shrink(source: Path, destination: Path) -> None:
+    """With a palette, which is enough for a page with grey pictures, and a fraction of the size."""
+    buffer = io.BytesIO()
+    with Image.open(source) as picture:
+        picture.convert("RGB").quantize(128).save(buffer, "PNG", optimize=True)
+    destination.write_bytes(buffer.getvalue())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
