@@ -97,12 +97,12 @@ _COLUMNS = {
     "seconds": (("seconds", "seconds", 1),),
 }
 _PAPER_HEADS = {
-    "recovered": "paper: %",
-    "psnr": "paper: dB",
-    "errors": "paper: errors",
-    "deviation": "paper: sd",
-    "seconds": "paper: seconds",
-    "accuracy": "paper: accuracy",
+    "recovered": ("paper: %", 1),
+    "psnr": ("paper: dB", 1),
+    "errors": ("paper: errors", 1),
+    "deviation": ("paper: sd", 2),
+    "seconds": ("paper: seconds", 0),
+    "accuracy": ("paper: accuracy", 2),
 }
 
 
@@ -138,7 +138,7 @@ class Results:
             heads.append("sd")
         if self.plan.measure == "images":
             heads.append("seconds")
-        heads += [_PAPER_HEADS[name] for name in reported]
+        heads += [_PAPER_HEADS[name][0] for name in reported]
         body = []
         for line in self.lines:
             cells = [line.entry.setting, line.entry.method, line.told_units]
@@ -151,7 +151,9 @@ class Results:
             if self.plan.measure == "images":
                 seconds = line.estimate("seconds")
                 cells.append("" if seconds is None else f"{seconds.mean:.0f}")
-            cells += [f"{line.entry.published[name]:g}" if name in line.entry.published else "" for name in reported]
+            for name in reported:
+                value = line.entry.published.get(name)
+                cells.append("" if value is None else f"{value:.{_PAPER_HEADS[name][1]}f}")
             body.append(cells)
         filled = [index for index in range(len(heads)) if index < 3 or any(cells[index] for cells in body)]
         return [heads[index] for index in filled], [[cells[index] for index in filled] for cells in body]
