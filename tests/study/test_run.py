@@ -262,6 +262,25 @@ def test_the_papers_numbers_stand_beside_ours_and_are_marked_in_plots(tmp_path):
     assert sorted({float(line.get_ydata()[0]) for line in crosses}) == [20.3, 59.9]
 
 
+def test_quality_over_time_is_the_mean_over_clients_at_the_steps_that_all_reached():
+    from dataclasses import replace
+
+    plan = study.plan_table(1, "glyphs", clients=2, methods=["fedsgd"], settings=["1x5x50"])
+    entry = next(entry for entry in plan.entries if entry.method == "fedsgd" and entry.setting == "1x5x50")
+    curves = [[[25, 1.0, 10.0, 0.0, 5.0], [50, 2.0, 12.0, 20.0, 4.0]], [[25, 3.0, 14.0, 40.0, 5.0]]]
+    rows = {
+        unit.key: {"settings": unit.settings, "outcome": "finished", "psnr": [1.0], "ssim": [1.0], "curve": curve}
+        for unit, curve in zip(entry.units, curves, strict=True)
+    }
+    recovered, psnr = present.Results(replace(plan, entries=(entry,)), rows).figure_over_time().axes
+    assert [line.get_xydata().tolist() for line in recovered.lines] == [[[2.0, 20.0]]] * 2
+    assert [line.get_xydata().tolist() for line in psnr.lines] == [[[2.0, 12.0]]] * 2
+    assert [text.get_text() for text in recovered.get_legend().get_texts()] == ["fedsgd (2)"]
+
+    with pytest.raises(ConfigError, match="no attack has been measured"):
+        present.Results(plan, {}).figure_over_time()
+
+
 @pytest.mark.parametrize("ending", present.FORMATS)
 def test_every_format_is_written(results, tmp_path, ending):
     results.write(tmp_path / f"table{ending}")

@@ -34,6 +34,9 @@ Export = Annotated[
     list[Path] | None,
     _run("--export", help=f"Write the table, in the format of the ending: {', '.join(FORMATS)}; repeatable."),
 ]
+OverTime = Annotated[
+    Path | None, _run("--over-time", help="Draw quality against seconds, into a .png, .svg or .pdf file.")
+]
 Jobs = Annotated[int | None, _run("--jobs", help="Processes of this machine, if not this one alone.")]
 Scheduler = Annotated[
     str | None, _run("--scheduler", metavar="ADDRESS", help="Have it done by a Dask cluster, e.g. tcp://host:8786.")
@@ -81,6 +84,7 @@ def table(
     store: StoreFile = Path(DEFAULT_STORE),
     out: Out = None,
     export: Export = None,
+    over_time: OverTime = None,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     device: Device = "auto",
@@ -107,7 +111,7 @@ def table(
         rounds=rounds,
         device=device,
     )
-    return _do(plan, store=store, out=out, export=export or [], jobs=jobs, scheduler=scheduler)
+    return _do(plan, store=store, out=out, export=export or [], over_time=over_time, jobs=jobs, scheduler=scheduler)
 
 
 def sweep(
@@ -115,13 +119,14 @@ def sweep(
     store: StoreFile = Path(DEFAULT_STORE),
     out: Out = None,
     export: Export = None,
+    over_time: OverTime = None,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     device: Device = "auto",
 ) -> int:
     """Measure every combination of a grid of one's own, from a TOML file."""
     plan = plan_sweep(file, device=device)
-    return _do(plan, store=store, out=out, export=export or [], jobs=jobs, scheduler=scheduler)
+    return _do(plan, store=store, out=out, export=export or [], over_time=over_time, jobs=jobs, scheduler=scheduler)
 
 
 def _whole_numbers(field: str, text: str) -> list[int]:
@@ -132,13 +137,22 @@ def _whole_numbers(field: str, text: str) -> list[int]:
 
 
 def _do(
-    plan: Plan, *, store: Path, out: Path | None, export: list[Path], jobs: int | None, scheduler: str | None
+    plan: Plan,
+    *,
+    store: Path,
+    out: Path | None,
+    export: list[Path],
+    over_time: Path | None,
+    jobs: int | None,
+    scheduler: str | None,
 ) -> int:
     from workbench.cli import _check_outputs, _keep_compilations
 
     for path in export:
         check_choice("the ending of --export", path.suffix, FORMATS)
-    _check_outputs(store, out, *export)
+    if over_time is not None:
+        check_choice("the ending of --over-time", over_time.suffix, (".png", ".svg", ".pdf"))
+    _check_outputs(store, out, *export, over_time)
     _keep_compilations()
     typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
     try:
@@ -149,6 +163,8 @@ def _do(
     typer.echo(f"\n{results}\n\n{report.done} units done here, {report.before} were done before.")
     for path in export:
         results.write(path)
+    if over_time is not None:
+        results.figure_over_time().savefig(over_time)
     for unit, why in report.failed[:5]:
         typer.echo(f"Not done: client {unit.clients[0]}, {unit.attack and unit.attack.method}: {why}", err=True)
     if len(report.failed) > 5:

@@ -1,13 +1,16 @@
-"""A table as a picture: measured means with their standard errors, crosses where the paper is."""
+"""A table as a picture: measured means with standard errors, crosses where the paper is; and quality over time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+
+from workbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     from workbench.study.present import Line, Results
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_over_time"]
 
 _PANELS = {
     "images": (("recovered", "recovered (%)"), ("psnr", "PSNR (dB)")),
@@ -78,3 +81,47 @@ def _panel(axes: Axes, lines: list[Line], settings: list[str], measure: str) -> 
     axes.grid(axis="y", linewidth=0.4, alpha=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_over_time(results: Results) -> Figure:
+    """Mean PSNR and percent recovered against seconds: one column for each setting, one line for each method.
+
+    Seconds are those of the machine that measured; clients count alike at the same step, and the last marker is the
+    end.
+    """
+    lines = [line for line in results.lines if any(row.get("curve") for row in line.rows)]
+    if not lines:
+        raise ConfigError("no attack has been measured yet, so there is nothing to draw over time.")
+    settings = list(dict.fromkeys(line.entry.setting for line in lines))
+    methods = list(dict.fromkeys(line.entry.method for line in lines))
+    figure = Figure(figsize=(max(6.5, 4.5 * len(settings)), 6.4), layout="constrained", dpi=130)
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, len(settings), squeeze=False, sharex="col")
+    for line in lines:
+        seconds, psnr, recovered, num_clients = _mean_curve(line)
+        column = grid[:, settings.index(line.entry.setting)]
+        color = f"C{methods.index(line.entry.method)}"
+        label = f"{line.entry.method} ({num_clients})"
+        for axes, values in zip(column, (recovered, psnr), strict=True):
+            axes.plot(seconds, values, color=color, label=label)
+            axes.plot(seconds[-1], values[-1], color=color, marker="o", markersize=5)
+    for column, setting in zip(grid.T, settings, strict=True):
+        column[0].set_title(f"{setting} (clients in brackets)", fontsize="medium")
+        column[0].set_ylabel("recovered (%)")
+        column[1].set_ylabel("PSNR (dB)")
+        column[1].set_xlabel("seconds per client")
+        column[0].legend(frameon=False, fontsize="small")
+        for axes in column:
+            axes.set_xscale("log")
+            axes.grid(linewidth=0.4, alpha=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _mean_curve(line: Line) -> tuple[Any, Any, Any, int]:
+    """Seconds, PSNR and percent recovered at the steps that all clients reached, and how many clients that is."""
+    curves = [row["curve"] for row in line.rows if row.get("curve")]
+    steps = sorted(set.intersection(*({int(point[0]) for point in curve} for curve in curves)))
+    points = [[point[1:4] for point in curve if int(point[0]) in steps] for curve in curves]
+    seconds, psnr, recovered = np.array(points, float).mean(0).T
+    return seconds, psnr, recovered, len(curves)

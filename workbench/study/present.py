@@ -263,6 +263,12 @@ class Results:
 
         return draw(self)
 
+    def figure_over_time(self) -> Figure:
+        """Quality against seconds, for every setting and method measured."""
+        from workbench.study.plot import draw_over_time
+
+        return draw_over_time(self)
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write a file in the format that its name ends with: .md, .csv, .tex, .txt, .html, .png, .svg or .pdf."""
         file = Path(path)
