@@ -50,7 +50,8 @@ def accuracy(model: Model, weights: Weights, inputs: ArrayLike, labels: ArrayLik
     batch_size = check_count("batch_size", batch_size)
     images = _check_inputs(inputs, model)
     classes = check_labels(labels, len(images), model.num_classes)
-    batch_size = min(batch_size, len(images))
+    # Up to the next power of two: few shapes, however many images there are, so few compilations.
+    batch_size = min(batch_size, 1 << (len(images) - 1).bit_length())
     correct = 0
     for start in range(0, len(images), batch_size):
         x, y = images[start : start + batch_size], classes[start : start + batch_size]
