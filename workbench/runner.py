@@ -60,7 +60,7 @@ class SessionRunner:
         self._state = RunnerState.IDLE
         self._is_pausing = self._is_stopping = self._is_computing = False
         self._goal = 0
-        # Asked in place of the thread itself: up to Python 3.12 a thread counts as dead once Ctrl-C has cut short a join.
+        # Asked in place of the thread: up to Python 3.12 one counts as dead once Ctrl-C has cut short a join of it.
         self._has_ended = threading.Event()
         self._has_ended.set()
 
@@ -100,8 +100,8 @@ class SessionRunner:
             self._state = RunnerState.RUNNING
             # A daemon with an exit hook: a plain thread would hang the interpreter's exit, a bare daemon would abort
             # it.
-            self._has_ended.clear()
-            threading.Thread(target=self._work, name="attack", daemon=True).start()
+            self._has_ended = threading.Event()
+            threading.Thread(target=self._work, args=(self._has_ended,), name="attack", daemon=True).start()
 
     def _claim(self) -> None:
         with _driven_lock:
@@ -140,7 +140,7 @@ class SessionRunner:
         with self._changed:
             return self._changed.wait_for(lambda: self._state is not RunnerState.RUNNING, timeout)
 
-    def _work(self) -> None:
+    def _work(self, has_ended: threading.Event) -> None:
         ended = RunnerState.FINISHED
         try:
             while self.session.num_steps < self._goal and self.session.outcome is not Outcome.DIVERGED:
@@ -161,7 +161,8 @@ class SessionRunner:
         try:
             self._tell()
         finally:
-            self._has_ended.set()
+            # Its own event: a listener may have started the next run already.
+            has_ended.set()
 
     def _may_go_on(self) -> bool:
         with self._changed:

@@ -356,3 +356,17 @@ def test_ctrl_c_while_waiting_leaves_the_run_going(start_process):
     process.send_signal(signal.SIGINT)
     out, err = process.finish()
     assert out == "interrupted running True\n", f"{out}\n{err}"
+
+
+def test_a_listener_may_start_the_next_run(make_session, start):
+    runner = start(make_session())
+
+    def go_on(snapshot):
+        if runner.state is RunnerState.FINISHED and snapshot.step == 2:
+            runner.start(steps=300)
+
+    runner.add_listener(go_on)
+    runner.start(steps=2)
+    wait_for(lambda: runner.session.num_steps > 2, "the listener did not start the next run")
+    assert runner.wait(60)
+    assert runner.session.num_steps == 302, "wait() returned for the first run's end, in the middle of the second"

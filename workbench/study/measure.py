@@ -9,14 +9,13 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from workbench import models
 from workbench.attack.attack import prepare
@@ -24,7 +23,7 @@ from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, n
 from workbench.chain import Weights
 from workbench.data import ClientData, Dataset, load_dataset
 from workbench.errors import DataError
-from workbench.federated import Observation, aggregate, client_update_with_secrets, server_rounds
+from workbench.federated import Observation, accuracy, aggregate, client_update_with_secrets, server_rounds
 from workbench.metrics import label_errors, score
 from workbench.models import Model
 from workbench.session import find_device
@@ -215,32 +214,17 @@ def _accuracy(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
         raise DataError(
             f"no client of {unit.dataset} has more than {unit.num_images} images, so none is left to test on."
         )
-    inputs, labels = (
-        np.concatenate([getattr(client, name)[unit.num_images :] for client in tested]) for name in ("inputs", "labels")
-    )
-    is_right = _predictions(model, weights, inputs) == labels
-    ends = np.cumsum([client.num_images - unit.num_images for client in tested])
-    of_clients = [part.mean() for part in np.split(is_right, ends[:-1])]
+    of_clients = [
+        accuracy(model, weights, client.inputs[unit.num_images :], client.labels[unit.num_images :])
+        for client in tested
+    ]
     return {
         "outcome": "finished",
         "steps": len(history),
         "accuracy_percent": round(100 * float(np.mean(of_clients)), 3),
         "tested_clients": len(tested),
-        "tested_images": len(labels),
+        "tested_images": sum(client.num_images - unit.num_images for client in tested),
     }
-
-
-@partial(jax.jit, static_argnums=0)
-def _classes(model: Model, weights: Weights, inputs: jax.Array) -> jax.Array:
-    return model.apply(weights, inputs).argmax(-1)
-
-
-def _predictions(model: Model, weights: Weights, inputs: NDArray[np.float32]) -> NDArray[Any]:
-    """[n] classes, in blocks of one shape: every client has another number of images left."""
-    size = 500
-    padded = np.pad(inputs, [(0, -len(inputs) % size), (0, 0), (0, 0), (0, 0)])
-    blocks = [np.asarray(_classes(model, weights, block)) for block in padded.reshape(-1, size, *inputs.shape[1:])]
-    return np.concatenate(blocks)[: len(inputs)]
 
 
 # What it took
