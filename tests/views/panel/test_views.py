@@ -84,7 +84,19 @@ def test_the_truth_can_be_hidden(shown):
     assert tab.png != with_truth
     assert "as the attacker sees them" in texts(tab)
     assert "dB" not in texts(tab) + tab.large.caption.value
-    assert tab.sort.disabled
+    assert "predicted without the truth" in texts(tab)
+
+
+def test_without_the_truth_images_are_sorted_by_their_predicted_quality(shown, finished):
+    tab = choose(shown, "Reconstruction")
+    tab.truth.value = False
+    assert shown.wait(60)
+    confidence = finished.reconstruction().confidence
+    best_first = tab.png
+    tab.sort.value = "in order"
+    assert shown.wait(60)
+    is_sorted = (np.diff(confidence) <= 0).all()
+    assert (tab.png == best_first) == is_sorted, f"the order does not follow the confidence {confidence}"
 
 
 def test_an_image_can_be_seen_large_and_the_order_be_chosen(shown):

@@ -12,6 +12,7 @@ import traitlets
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from workbench.attack.confidence import predict_psnr
 from workbench.attack.matching import psnr_matrix
 from workbench.metrics import averaging_curves, label_errors
 from workbench.recording import SessionHistory
@@ -158,12 +159,13 @@ class ReconstructionTab(Tab):
             self.truth, "" if knows else "Nobody told this panel the truth.", "Without it, you see what a server sees"
         )
         shows = knows and self.truth.value
-        unseen = "" if shows else "An attacker cannot tell which images are good."
-        _able(self.sort, unseen, "By PSNR, or as the client has them")
+        _able(self.sort, "", "By PSNR, predicted where the truth is not shown; or as they are")
         _limit(self.image, scene.num_images)
-        true, order = scene.order(best_first=self.sort.value == "best first")
+        is_best_first = self.sort.value == "best first"
+        true, order = scene.order(best_first=is_best_first)
+        expected = predict_psnr(scene.found.images)
         if not shows:
-            order = np.arange(scene.num_images)
+            order = np.argsort(-expected, kind="stable") if is_best_first else np.arange(scene.num_images)
         images = scene.found.images[order]
         if shows and scene.score is not None and scene.true_images is not None:
             psnr, threshold, truth = scene.score.psnr[true], scene.score.threshold, scene.true_images[true]
@@ -173,11 +175,12 @@ class ReconstructionTab(Tab):
                 f"Step {scene.step}. Truth above, reconstruction below: {_told(scene)}.",
             )
         else:
-            names = [scene.class_names[index] for index in order]
+            names = [f"{scene.class_names[index]} ~{expected[index]:.0f} dB" for index in order]
             self.picture.show_sheet(
                 lambda **look: render.contact_sheet(images, names, **look),
                 density,
-                f"Step {scene.step}. {len(order)} reconstructions as the attacker sees them, with the assumed classes.",
+                f"Step {scene.step}. {len(order)} reconstructions as the attacker sees them: the assumed class, "
+                "and the quality predicted without the truth.",
             )
         self._draw_large(scene, true, order, shows, density)
 
