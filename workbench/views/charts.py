@@ -69,11 +69,14 @@ def lines(
         raise ConfigError("curves is empty; give at least one.")
     colours = render.THEMES["light"]
     figure, axes = _axes(title, x, y, (6.4, 5.0) if is_map else (6.8, 3.5))
-    looks = zip(itertools.cycle(colours.lines[1:]), itertools.cycle("os^Dvx"), itertools.cycle(("-", "--", "-.")))
+    # Seven colours and five marks: no two of 35 curves look the same.
+    looks = zip(
+        itertools.cycle((*colours.lines[1:], colours.ink)), itertools.cycle("os^Dv"), itertools.cycle(("-", "--", "-."))
+    )
     points = {name: _points(name, values) for name, values in curves.items()}
     for (name, (at, heights)), (colour, mark, style) in zip(points.items(), looks, strict=False):
-        size = 5 if len(at) <= 40 else 0
-        axes.plot(at, heights, style, marker=mark, markersize=size, color=colour, label=name)
+        line, size = style if len(at) > 1 else "none", 5 if len(at) <= 40 else 0
+        axes.plot(at, heights, linestyle=line, marker=mark, markersize=size, color=colour, label=name)
     if level is not None:
         axes.axhline(level[1], color=colours.ink, linewidth=1, linestyle=":", label=level[0])
     if is_log:
@@ -109,7 +112,9 @@ def bars(
     if not series:
         raise ConfigError("series is empty; give at least one.")
     colours = render.THEMES["light"]
-    figure, axes = _axes(title, x, y, (min(9.0, max(6.0, 1.6 + 0.55 * len(names) * len(series))), 3.4))
+    text = max((len(line) for name in names for line in name.split("\n")), default=1)
+    width = 1.6 + len(names) * max(0.55 * len(series), 0.3 + 0.085 * text)
+    figure, axes = _axes(title, x, y, (min(9.0, max(6.0, width)), 3.4))
     places, width = np.arange(len(names)), 0.8 / len(series)
     for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
         values = np.asarray(heights, np.float64)

@@ -1,0 +1,114 @@
+"""The walkthroughs as files: run from top to bottom, small, short cells, pictures that need no kernel.
+
+That they run, and print what they printed, is nbval's part: pytest collects the folder `notebooks` for that.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MARK = "# NBVAL_CHECK_OUTPUT"
+MOST_BYTES = 2_000_000
+MOST_LINES = 25
+MOST_FUNCTION_LINES = 12
+
+
+def cells(path, kind):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request):
+    return request.param
+
+
+def test_the_course_is_there():
+    assert [path.stem[:2] for path in NOTEBOOKS][:1] == ["00"]
+    numbers = [int(path.stem[:2]) for path in NOTEBOOKS]
+    assert len(set(numbers)) == len(numbers), "two notebooks have one number"
+
+
+def test_it_was_run_from_top_to_bottom(path):
+    counts = [cell.execution_count for cell in cells(path, "code")]
+    assert counts == list(range(1, len(counts) + 1)), "run it again from a fresh kernel: Run All"
+
+
+def test_no_output_is_an_error_or_a_warning(path):
+    outputs = [output for cell in cells(path, "code") for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert not [output.text for output in outputs if output.get("name") == "stderr"]
+
+
+def test_it_is_small_and_has_no_widget_state(path):
+    assert path.stat().st_size < MOST_BYTES
+    notebook = nbformat.read(path, as_version=4)
+    assert "widgets" not in notebook.metadata
+    views = [
+        index
+        for index, cell in enumerate(notebook.cells)
+        for output in cell.get("outputs", [])
+        if "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+    ]
+    assert not views, f"cells {views} hold a view of a widget, which is broken without its kernel: leave its text alone"
+
+
+def test_cells_are_short_and_hold_no_logic(path):
+    for index, cell in enumerate(cells(path, "code")):
+        lines = cell.source.splitlines()
+        assert len(lines) <= MOST_LINES, f"code cell {index + 1} has {len(lines)} lines"
+        for node in ast.walk(ast.parse(cell.source)):
+            assert not isinstance(node, ast.ClassDef), f"code cell {index + 1} defines the class {node.name}"
+            if isinstance(node, ast.FunctionDef):
+                length = node.end_lineno - node.lineno + 1
+                assert length <= MOST_FUNCTION_LINES, f"{node.name} in code cell {index + 1} has {length} lines"
+
+
+def test_checked_cells_end_in_print_and_claims_are_asserted(path):
+    checked = [cell for cell in cells(path, "code") if MARK in cell.source]
+    assert checked, "no number of this notebook is checked"
+    for cell in checked:
+        assert cell.source.startswith(MARK), "the mark belongs into the first line"
+        assert [output.output_type for output in cell.outputs] == ["stream"], f"not plain text: {cell.source}"
+    assert any("assert" in cell.source for cell in cells(path, "code"))
+
+
+def test_it_teaches(path):
+    text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    assert text.startswith("# ")
+    assert "## What to remember" in text
+    if not path.stem.startswith("00"):
+        assert "**Goal.**" in text
+        assert 2 <= text.count("<details>") == text.count("</details>") <= 4
+        pictures = [o for cell in cells(path, "code") for o in cell.outputs if "image/png" in o.get("data", {})]
+        assert len(pictures) >= 2, "a reader without a kernel wants pictures"
+
+
+def test_it_links_to_notebooks_that_exist(path):
+    text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    linked = {part.split(")")[0] for part in text.split("](")[1:] if ".ipynb" in part.split(")")[0]}
+    missing = [link for link in linked if not (path.parent / link).exists()]
+    assert not missing, f"{path.name} links to {missing}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not shutil.which("taskset"), reason="taskset is a Linux command")
+def test_all_run_and_agree_on_a_single_core(tmp_path):
+    core = str(min(os.sched_getaffinity(0)))
+    options = ["-q", "--no-header", "-p", "no:cacheprovider", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'pytest'}"]
+    run = subprocess.run(
+        ["taskset", "-c", core, sys.executable, "-m", "pytest", *options, *map(str, NOTEBOOKS)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
