@@ -145,7 +145,8 @@ def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
         seconds += time.perf_counter() - started
         with np.errstate(over="ignore", invalid="ignore"):
             # Images on their way to infinity are scored like any others.
-            quality = score(attack.reconstruct(state), clients)
+            found = attack.reconstruct(state)
+            quality = score(found, clients)
         loss = float(infos.loss[-1]) if len(infos.loss) else math.nan
         numbers = (_finite(quality.psnr.mean(), 3), round(quality.recovered_percent, 4), _finite(loss, 9))
         curve.append([int(state.step), round(seconds, 2), *numbers])
@@ -159,6 +160,8 @@ def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
         "seconds": round(seconds, 2),
         "psnr": [_finite(value, 3) for value in quality.psnr],
         "ssim": [_finite(value, 4) for value in quality.ssim],
+        # What the attacker would have predicted for each image, beside what it is.
+        "confidence": [_finite(value, 2) for value in found.confidence[quality.order]],
         "recovered_percent": round(quality.recovered_percent, 4),
         "label_errors": label_errors(true_counts, attack.label_counts.sum(0)),
         # Step, seconds, mean PSNR, percent recovered and loss along the way.
