@@ -29,5 +29,18 @@ def own_arguments() -> list[str]:
     ]
 
 
+def environment() -> dict[str, str]:
+    """Kernels keep what JAX compiles, where the command line keeps it; a cache of the user's own goes first."""
+    from workbench.data.download import cache_folder
+
+    kept = {
+        "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    return dict(os.environ) if os.environ.get("JAX_COMPILATION_CACHE_DIR") else {**os.environ, **kept}
+
+
 if __name__ == "__main__":
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", *arguments(sys.argv[1:])])
+    command = [sys.executable, "-m", "jupyterlab", *arguments(sys.argv[1:])]
+    os.execve(sys.executable, command, environment())

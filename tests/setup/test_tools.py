@@ -71,3 +71,12 @@ def test_a_missing_browser_skips_at_home_and_fails_where_it_counts(without_brows
 
 def test_pre_commit_reads_its_configuration():
     assert run(os.environ, "-m", "pre_commit", "validate-config").returncode == 0
+
+
+@pytest.mark.parametrize("own", ["", "/somewhere"])
+def test_kernels_of_the_lab_keep_what_jax_compiles_unless_the_user_has_a_cache(monkeypatch, tmp_path, own):
+    import lab
+
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", own)
+    assert lab.environment()["JAX_COMPILATION_CACHE_DIR"] == (own or str(tmp_path / "compiled"))
