@@ -103,7 +103,7 @@ def test_it_links_to_notebooks_that_exist(path):
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset is a Linux command")
 def test_all_run_and_agree_on_a_single_core(tmp_path):
     core = str(min(os.sched_getaffinity(0)))
-    options = ["-q", "--no-header", "-p", "no:cacheprovider", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'pytest'}"]
+    options = ["-q", "--no-header", f"--basetemp={tmp_path / 'pytest'}"]
     run = subprocess.run(
         ["taskset", "-c", core, sys.executable, "-m", "pytest", *options, *map(str, NOTEBOOKS)],
         cwd=ROOT,
