@@ -243,7 +243,7 @@ class AttackConfig:
         """
         check_choice("preset", name, PRESETS)
         check_choice("dataset", dataset, (*PRESET_DATASETS, "glyphs", "photos"))
-        dataset = {"glyphs": "femnist", "photos": "cifar100"}.get(dataset, dataset)
+        dataset = real_twin(dataset)
         settings = {**_PRESETS["paper", dataset], **_PRESETS[name, dataset]}
         unknown = sorted(set(changes) - {field.name for field in fields(AttackConfig)})
         if unknown:
@@ -253,6 +253,11 @@ class AttackConfig:
         if "prior_weight" not in changes and pair in PRIOR_WEIGHTS[dataset]:
             chosen["prior_weight"] = PRIOR_WEIGHTS[dataset][pair] * _PRIOR_SHARES.get((name, dataset), 1.0)
         return AttackConfig(**chosen)
+
+
+def real_twin(dataset: str) -> str:
+    """The real data set whose settings and network serve a bundled one; any other is its own."""
+    return {"glyphs": "femnist", "photos": "cifar100"}.get(dataset, dataset)
 
 
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {

@@ -27,7 +27,7 @@ from workbench.errors import ConfigError, check_choice, check_count
 from workbench.federated.observation import Observation
 from workbench.models import Model
 
-__all__ = ["attack_many", "process_pool"]
+__all__ = ["attack_many", "own_cores", "process_pool"]
 
 _WAYS = ("auto", "processes", "vmap", "one by one")
 
@@ -76,7 +76,7 @@ def attack_many(
         return _side_by_side([_prepare(*job) for job in jobs])
     if way == "one by one" or len(jobs) == 1:
         return [_attack(job) for job in bar(jobs)]
-    workers = min(check_count("num_processes", num_processes or len(_own_cores())), len(jobs))
+    workers = min(check_count("num_processes", num_processes or len(own_cores())), len(jobs))
     with process_pool(workers) as pool:
         return list(bar(pool.map(_attack, jobs)))
 
@@ -85,13 +85,14 @@ def process_pool(num_processes: int, *, ignores_interrupts: bool = False) -> Pro
     """Processes that share this one's cores among them; those that ignore Ctrl-C finish what they are at."""
     # Spawned, never forked: JAX's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    cores, shares = _own_cores(), context.SimpleQueue()
+    cores, shares = own_cores(), context.SimpleQueue()
     for index in range(num_processes):
         shares.put(cores[index::num_processes])
     return ProcessPoolExecutor(num_processes, context, _take_cores, (shares, ignores_interrupts))
 
 
-def _own_cores() -> list[int]:
+def own_cores() -> list[int]:
+    """The processor cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from workbench import models
 from workbench.attack.attack import prepare
 from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, network_statistics
+from workbench.attack.many import own_cores
 from workbench.chain import Weights
 from workbench.data import ClientData, Dataset, load_dataset
 from workbench.errors import DataError
@@ -92,7 +93,7 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
     return {
         **result,
         "peak_memory": memory["bytes"],
-        "device": f"{device.platform}: {device.device_kind}, {len(_cores())} of {os.cpu_count()} cores",
+        "device": f"{device.platform}: {device.device_kind}, {len(own_cores())} of {os.cpu_count()} cores",
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -260,10 +261,6 @@ def _process_peak(resets: Path | None) -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else peak * 1024
-
-
-def _cores() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _versions() -> dict[str, str]:

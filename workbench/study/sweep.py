@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from workbench.config import PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import PRESETS, AttackConfig, ClientConfig, DefenceConfig, real_twin
 from workbench.errors import ConfigError, DataError, check_choice, check_count, shown
 from workbench.study.measure import Place, network
 from workbench.study.tables import DATASETS, Entry, Plan, parse_clients
@@ -62,7 +62,7 @@ def plan_sweep(path: str | os.PathLike[str], *, device: str = "auto") -> Plan:
     data = top.get("data")
     place = Place(data=None if data is None else str(file.parent / str(data)), device=device)
     source = place.dataset(dataset)
-    like = {"glyphs": "femnist", "photos": "cifar100"}.get(dataset, dataset)
+    like = real_twin(dataset)
     name = str(top.get("model") or f"{like}_cnn")
     network(name, source.num_classes, source.image_shape)
     indices = parse_clients(top.get("clients", 1), source.num_clients)

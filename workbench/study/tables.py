@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.config import METHODS, SUMMARIES, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import METHODS, SUMMARIES, AttackConfig, ClientConfig, DefenceConfig, real_twin
 from workbench.errors import ConfigError, check_choice, check_count, check_flag, shown
 from workbench.models import Model
 from workbench.study.measure import Place, network
@@ -181,7 +181,7 @@ def plan_table(
     place = Place(data=None if data is None else str(Path(data)), device=device)
     source = place.dataset(dataset)
     indices = parse_clients(clients, source.num_clients)
-    like = {"glyphs": "femnist", "photos": "cifar100"}.get(dataset, dataset)
+    like = real_twin(dataset)
     name = model or f"{like}_cnn"
     built = network(name, source.num_classes, source.image_shape)
     found = {

@@ -118,12 +118,13 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
         self.controls = Controls(self._setting_changed, self._steered)
         self._make_buttons()
+        self._labels_tab = LabelsTab()
         self.tabs: list[Tab] = [
             ReconstructionTab(),
             EpochsTab(),
             MatchingTab(),
             AveragingTab(),
-            LabelsTab(),
+            self._labels_tab,
             LossTab(),
             AttackerTab(),
         ]
@@ -510,9 +511,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _show_anew(self, snapshot: Snapshot | None) -> None:
         self._snapshot, self._scene = snapshot, None
-        labels = self.tabs[4]
-        if isinstance(labels, LabelsTab):
-            labels.estimates = None if self._recording is None else self._recording.labels
+        self._labels_tab.estimates = None if self._recording is None else self._recording.labels
         self.timeline.follow()
         self._tab_chosen()
 
@@ -524,19 +523,17 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         if runner.session.outcome is Outcome.FINISHED:
             self._tell(f"All {runner.session.total_steps} steps are made: Step makes more, Reset begins again.")
             return
-        self._end_runner()
-        self.timeline.follow()
-        self._stepped_at = time.monotonic()
-        runner.start()
+        self._begin(runner)
 
     def _start_one(self) -> None:
-        runner = self._runner
-        if runner is None:
-            return
+        if self._runner is not None:
+            self._begin(self._runner, 1)
+
+    def _begin(self, runner: SessionRunner, steps: int | None = None) -> None:
         self._end_runner()
         self.timeline.follow()
         self._stepped_at = time.monotonic()
-        runner.start(1)
+        runner.start(steps)
 
     def _end_runner(self) -> None:
         """Stop it and wait for the step or compilation under way."""
@@ -603,11 +600,11 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         return self._session is not None and is_same_update(self._session.observation, observation)
 
     def _estimate_labels(self) -> None:
-        labels, session = self.tabs[4], self._session
-        if isinstance(labels, LabelsTab) and session is not None and labels.estimates is None:
+        session = self._session
+        if session is not None and self._labels_tab.estimates is None:
             estimates = session.formula_labels
             if session is self._session:
-                labels.estimates = estimates
+                self._labels_tab.estimates = estimates
                 self._painter.request()
 
     def _estimate_needs(self) -> None:
@@ -689,7 +686,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _tab_chosen(self) -> None:
         self._curve_drawn = 0.0
-        if isinstance(self._tab, LabelsTab) and self._tab.estimates is None and self._session is not None:
+        if self._tab is self._labels_tab and self._labels_tab.estimates is None and self._session is not None:
             self._worker.submit("Estimating the labels", self._estimate_labels, replaces=True)
         self._painter.request()
 

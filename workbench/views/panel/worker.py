@@ -1,4 +1,4 @@
-"""The panel's two helpers: one does what takes long, in order; the other draws the newest state, not too often.
+"""The panel's two threads: one does what takes long, in order; the other draws the newest state, not too often.
 
 Both are daemon threads with an exit hook, like the runner's: a plain thread would hang the interpreter's exit, and one
 that is cut off in the middle of a computation would abort it.
@@ -180,9 +180,9 @@ class Painter:
 
 @atexit.register
 def _end_all() -> None:
-    helpers = list(_alive)
-    for helper in helpers:
-        helper.close()
+    alive = list(_alive)
+    for one in alive:
+        one.close()
     patience = time.monotonic() + _PATIENCE_SECONDS
-    for helper in helpers:
-        helper._join(patience)
+    for one in alive:
+        one._join(patience)
