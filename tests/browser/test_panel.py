@@ -94,11 +94,7 @@ def test_run_watch_steer_pause_scrub_and_restart(lab):
     expect(lab.panel.get_by_text("1 steering events")).to_be_visible(timeout=20 * SECONDS)
     lab.choose_tab("Reconstruction")
 
-    newest = lab.wait_picture()
-    lab.slider("Timeline").focus()
-    lab.page.keyboard.press("Home")
-    timed("an earlier moment shown", lambda: lab.wait_picture(other_than=newest))
-    expect(lab.panel.get_by_text("step 0 of")).to_be_visible()
+    scrub_to_the_start(lab, "the newest")
     assert lab.progress.inner_text() == held
 
     # The slider's own End key knows only the first maximum that it had.
@@ -140,6 +136,15 @@ def test_every_tab_in_both_themes_with_text_alternatives_and_a_recording(lab):
     load_a_recording_and_scrub(lab)
 
 
+def scrub_to_the_start(lab, from_where):
+    expect(lab.panel.get_by_text(from_where)).to_be_visible(timeout=20 * SECONDS)
+    last = lab.wait_picture()
+    lab.slider("Timeline").focus()
+    lab.page.keyboard.press("Home")
+    timed("an earlier moment shown", lambda: lab.wait_picture(other_than=last))
+    expect(lab.panel.get_by_text("step 0 of")).to_be_visible(timeout=20 * SECONDS)
+
+
 def load_a_recording_and_scrub(lab):
     name = lab.panel.get_by_label("File", exact=True)
     name.fill("small")
@@ -147,10 +152,7 @@ def load_a_recording_and_scrub(lab):
     lab.button("Load").click()
     lab.wait_status("Loaded small.recording")
     expect(lab.button("Run")).to_be_disabled()
-    last = lab.wait_picture()
-    lab.slider("Timeline").focus()
-    lab.page.keyboard.press("Home")
-    lab.wait_picture(other_than=last)
+    scrub_to_the_start(lab, "the end")
     lab.page.keyboard.press("ArrowRight")
     expect(lab.panel.get_by_text("step 2 of 9")).to_be_visible(timeout=20 * SECONDS)
 

@@ -734,7 +734,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         tab.draw(scene, 1 if is_running else 2)
         if tab.is_curve:
             self._curve_drawn = time.monotonic()
-        return is_running or self._worker.is_busy
+        return is_running or self._worker.is_busy or self.timeline.is_settling
 
     def _scene_to_draw(self, source: AttackSession | Recording, snapshot: Snapshot | None) -> Scene:
         step, kept = self.timeline.step, self._scene

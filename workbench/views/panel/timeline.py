@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import local
+from threading import RLock, local
+from time import monotonic
 from typing import Any
 
 import ipywidgets as widgets
 
 __all__ = ["Timeline"]
+
+_SETTLED_SECONDS = 0.4
 
 
 class Timeline(widgets.HBox):  # type: ignore[misc]
@@ -35,6 +38,8 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
         widgets.jslink((self.play, "value"), (self.slider, "value"))
         self._steps: list[int] = [0]
         self._step: int | None = None
+        self._moved_at: float | None = None  # until the page has been told where the slider stands
+        self._lock = RLock()  # a person moves the slider on one thread, the attack on another
         self._quiet = local()
         self._changed = changed
         self.slider.observe(self._moved, "value")
@@ -46,27 +51,38 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
         """The kept step that is looked at; None follows the newest."""
         return self._step
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether it was moved a moment ago, so that `show` has to be called once more."""
+        return self._moved_at is not None
+
     def follow(self) -> None:
         """Look at the newest moment again."""
-        self._step = None
+        with self._lock:
+            self._step = None
 
     def show(self, steps: Sequence[int], newest: int, *, is_recording: bool) -> None:
         """Take over which moments are kept; ``newest`` is the step that is followed."""
-        self._steps = sorted({*steps, newest})
-        if self._step is not None:
-            # A kept moment may have been dropped to make room: then the nearest one is looked at.
-            self._step = min(self._steps, key=lambda step: abs(step - (self._step or 0)))
-        place = len(self._steps) - 1 if self._step is None else self._steps.index(self._step)
-        self._quiet.now = True
-        try:
-            for control in (self.play, self.slider):
-                if control.max != len(self._steps) - 1:
-                    control.max = len(self._steps) - 1
-            if self.slider.value != place:
-                self.slider.value = place
-        finally:
-            self._quiet.now = False
-        self._tell(newest, is_recording)
+        with self._lock:
+            self._steps = sorted({*steps, newest})
+            if self._step is not None:
+                # A kept moment may have been dropped to make room: then the nearest one is looked at.
+                self._step = min(self._steps, key=lambda step: abs(step - (self._step or 0)))
+            place = len(self._steps) - 1 if self._step is None else self._steps.index(self._step)
+            self._quiet.now = True
+            try:
+                for control in (self.play, self.slider):
+                    if control.max != len(self._steps) - 1:
+                        control.max = len(self._steps) - 1
+                if self.slider.value != place:
+                    self.slider.value = place
+            finally:
+                self._quiet.now = False
+            if self._moved_at is not None and monotonic() - self._moved_at > _SETTLED_SECONDS:
+                # A step of the attack may have moved the slider on the page while the person's move was under way.
+                self.slider.send_state("value")
+                self._moved_at = None
+            self._tell(newest, is_recording)
 
     def _tell(self, newest: int, is_recording: bool) -> None:
         if self._step is not None:
@@ -79,7 +95,8 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
     def _moved(self, change: dict[str, Any]) -> None:
         if getattr(self._quiet, "now", False):
             return
-        steps = self._steps
-        place = min(change["new"], len(steps) - 1)
-        self._step = None if place == len(steps) - 1 else steps[place]
+        with self._lock:
+            place = min(change["new"], len(self._steps) - 1)
+            self._step = None if place == len(self._steps) - 1 else self._steps[place]
+            self._moved_at = monotonic()
         self._changed()
