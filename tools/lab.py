@@ -1,5 +1,6 @@
 """Start JupyterLab on the first notebook; further arguments go to JupyterLab, and win over those given here."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -29,18 +30,32 @@ def own_arguments() -> list[str]:
     ]
 
 
-def environment() -> dict[str, str]:
+def keep_compiled() -> None:
     """Kernels keep what JAX compiles, where the command line keeps it; a cache of the user's own goes first."""
     from workbench.data.download import cache_folder
 
-    kept = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    return dict(os.environ) if os.environ.get("JAX_COMPILATION_CACHE_DIR") else {**os.environ, **kept}
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        os.environ |= {
+            "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+
+
+def is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Not where a page was left while a picture was on its way to it, which tornado reports with a traceback."""
+    from tornado.websocket import WebSocketClosedError
+
+    return not (record.exc_info and isinstance(record.exc_info[1], WebSocketClosedError))
+
+
+def main() -> None:
+    from jupyterlab.labapp import main as start_jupyterlab
+
+    keep_compiled()
+    logging.getLogger("asyncio").addFilter(is_worth_a_line)
+    start_jupyterlab(arguments(sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    command = [sys.executable, "-m", "jupyterlab", *arguments(sys.argv[1:])]
-    os.execve(sys.executable, command, environment())
+    main()

@@ -17,6 +17,11 @@ class LabPage:
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         page.goto(url)
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Until the notebook is shown and its kernel has nothing to do."""
+        page = self.page
         expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=60 * SECONDS)
         page.wait_for_function("window.jupyterapp !== undefined")
         # Not the promise itself, which a page that goes on working may resolve late.
@@ -27,6 +32,10 @@ class LabPage:
     def wait_idle(self, timeout: float = 120) -> None:
         """Until the kernel has nothing to do."""
         self.page.wait_for_function(f"() => {KERNEL}?.status === 'idle'", timeout=timeout * SECONDS)
+
+    @property
+    def kernel_id(self) -> str:
+        return str(self.page.evaluate(f"{KERNEL}.id"))
 
     def command(self, name: str, **arguments: Any) -> None:
         """Execute a command of JupyterLab's, without waiting for its end."""
@@ -42,21 +51,31 @@ class LabPage:
         """Run the cells that hold these texts, one after the other, and wait for the panel."""
         self.wait_idle()
         for text in texts:
-            found = self.page.evaluate(
-                """(text) => {
-                    const notebook = window.jupyterapp.shell.currentWidget.content;
-                    const sources = notebook.widgets.map((cell) => cell.model.sharedModel.getSource());
-                    const index = sources.findIndex((source) => source.includes(text));
-                    if (index < 0) return false;
-                    notebook.activeCellIndex = index;
-                    window.jupyterapp.commands.execute("notebook:run-cell");
-                    return true;
-                }""",
-                text,
-            )
-            if not found:
-                raise LookupError(f"no cell holds {text!r}")
+            self._choose_cell(text)
+            self.command("notebook:run-cell")
         expect(self.panel).to_be_visible(timeout=120 * SECONDS)
+
+    def scroll_to(self, text: str) -> None:
+        """Show the cell that holds the text: JupyterLab draws only what is near."""
+        self._choose_cell(text)
+        self.page.evaluate(
+            "() => { const { content } = window.jupyterapp.shell.currentWidget;"
+            " content.scrollToItem(content.activeCellIndex, 'start'); }"
+        )
+
+    def _choose_cell(self, text: str) -> None:
+        found = self.page.evaluate(
+            """(text) => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                const sources = notebook.widgets.map((cell) => cell.model.sharedModel.getSource());
+                const index = sources.findIndex((source) => source.includes(text));
+                if (index >= 0) notebook.activeCellIndex = index;
+                return index >= 0;
+            }""",
+            text,
+        )
+        if not found:
+            raise LookupError(f"no cell holds {text!r}")
 
     def restart_kernel(self) -> None:
         """Restart the kernel, and say yes when asked."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 SERVER_STARTS_WITHIN = 60  # seconds
@@ -100,26 +100,36 @@ def printed_url(process: subprocess.Popen[bytes], log: Path) -> str:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page that fails its test on a console error, a failed request, or a request to any host but loopback."""
+    """A page that fails its test on a console error, a failed request, or a request to any host but loopback.
+
+    The same goes for every further page of its context.
+    """
     troubles: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.on("console", lambda message: troubles.append(f"console: {message.text}") if message.type == "error" else None)
-    page.on("pageerror", lambda error: troubles.append(f"uncaught: {error}"))
-    page.on("request", lambda request: troubles.extend(foreign(request.url)))
-    page.on("websocket", lambda socket: troubles.extend(foreign(socket.url)))
-    page.on("requestfailed", lambda request: troubles.extend(failed(request)))
-    page.on("response", lambda reply: troubles.append(f"{reply.status}: {reply.url}") if reply.status >= 400 else None)
-    yield page
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            troubles.append(f"console: {message.text}")
+
+    def on_response(reply: Response) -> None:
+        if reply.status >= 400:
+            troubles.append(f"{reply.status}: {reply.url}")
+
+    context.on("console", on_console)
+    context.on("weberror", lambda error: troubles.append(f"uncaught: {error.error}"))
+    context.on("request", lambda request: troubles.extend(foreign(request.url)))
+    context.on("requestfailed", lambda request: troubles.extend(failed(request)))
+    context.on("response", on_response)
+    context.on("page", lambda page: page.on("websocket", lambda socket: troubles.extend(foreign(socket.url))))
+    yield context.new_page()
     found = list(troubles)  # closing the page aborts what is under way, which is no trouble
     context.close()
     assert found == []
 
 
 def failed(request: Request) -> list[str]:
-    """The trouble with a request, unless it was for a picture within the page which a newer one overtook."""
-    is_overtaken = request.url.startswith("blob:") and request.failure == "net::ERR_ABORTED"
-    return [] if is_overtaken else [f"failed: {request.url} {request.failure}"]
+    """The trouble with a request, unless the page gave it up itself: for a newer one, or because it was left."""
+    return [] if request.failure == "net::ERR_ABORTED" else [f"failed: {request.url} {request.failure}"]
 
 
 def foreign(url: str) -> list[str]:

@@ -6,10 +6,14 @@ Measured times are printed, and asserted only where their limit is far away: oth
 import re
 import shutil
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import nbformat
 import pytest
 from lab_page import SECONDS, LabPage
+from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
 import workbench as wb
@@ -17,6 +21,12 @@ import workbench as wb
 ROOT = Path(__file__).parents[2]
 TABS = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view"]
 FIRST_CELL, PANEL_CELL = "import workbench as wb", "wb.AttackPanel()"
+FULL_SIZE = """
+client = wb.load_dataset("glyphs").client(0, num_images=50)
+model = wb.models.femnist_cnn()
+observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=10, batch_size=5))
+wb.AttackPanel(wb.AttackSession(model, observation, wb.AttackConfig.preset("paper", "glyphs")), truth=client)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +41,16 @@ def notebooks(tmp_path_factory):
     for _ in range(9):
         session.step()
     session.record(root / "notebooks/small.recording", client)
+    write_notebook(root / "notebooks/compare.ipynb", "wb.AttackPanel.compare()")
+    write_notebook(root / "notebooks/again.ipynb", PANEL_CELL)
+    write_notebook(root / "notebooks/full.ipynb", FULL_SIZE)
     return root
+
+
+def write_notebook(path, panel):
+    cells = [new_code_cell(source) for source in (FIRST_CELL, panel)]
+    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +202,77 @@ def test_all_cells_of_the_first_notebook_run_and_its_panel_works(page, server):
     lab.wait_status("Finished", 200)
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
     lab.shut_down()
+
+
+@contextmanager
+def opened(page, server, name, *cells):
+    """Another notebook alone on a page, with these cells run; with the block the page is left and the kernel ends."""
+    address = urlsplit(server.url)
+    lab = LabPage(page, address._replace(path=f"/doc/tree/notebooks/{name}.ipynb").geturl())
+    lab.run_cells(*cells)
+    yield lab
+    kernel = lab.kernel_id
+    page.goto("about:blank")
+    page.context.request.delete(address._replace(path=f"/api/kernels/{kernel}").geturl())
+
+
+@pytest.mark.slow
+def test_a_pause_is_acknowledged_during_a_run_of_full_size(page, server):
+    with opened(page, server, "full", FIRST_CELL, "paper") as lab:
+        lab.wait_status("Ready", 120)
+        lab.button("Run").click()
+        expect(lab.progress).to_have_text(re.compile(r"^([2-9]|\d\d+) of "), timeout=200 * SECONDS)
+        lab.button("Pause").click()
+        assert timed("Pause acknowledged at 10x5x50", lambda: lab.wait_status("Paus")) < 10
+        timed("and in effect after it", lambda: lab.wait_status("Paused at step", 60))
+        lab.button("Run on").click()
+        lab.wait_status("Running", 60)
+        lab.button("Stop").click()
+        assert timed("Stop acknowledged at 10x5x50", lambda: lab.wait_status("Stop")) < 10
+        lab.wait_status("Stopped at step", 60)
+
+
+@pytest.mark.slow
+def test_two_notebooks_at_once_run_side_by_side(lab, page, server):
+    other_page = page.context.new_page()
+    with opened(other_page, server, "compare", FIRST_CELL, "compare") as other:
+        expect(other.page.locator(".wb-panel")).to_have_count(2)
+        for panel in other.page.locator(".wb-panel").all():
+            expect(panel.get_by_role("status").first).to_contain_text("Ready", timeout=120 * SECONDS)
+        before = lab.wait_picture()
+        lab.button("Run").click()
+        other.page.get_by_role("button", name="Run both").click()
+        lab.wait_picture(other_than=before, step_at_least=1)
+        for panel in other.page.locator(".wb-panel").all():
+            expect(panel.get_by_text(re.compile(r"^([2-9]|\d\d+) of \d+ steps"))).to_be_visible(timeout=120 * SECONDS)
+        # A tab that is chosen on one side is chosen on the other.
+        other.choose_tab("Loss")
+        expect(other.page.locator(".lm-TabBar-tab.lm-mod-current", has_text="Loss")).to_have_count(2)
+        other.page.get_by_role("button", name="Pause both").click()
+        for panel in other.page.locator(".wb-panel").all():
+            expect(panel.get_by_role("status").first).to_contain_text("Paused at step", timeout=60 * SECONDS)
+        lab.button("Pause").click()
+        lab.wait_status("Paus")
+    other_page.close()
+
+
+@pytest.mark.slow
+def test_a_notebook_that_is_closed_and_opened_again_shows_the_running_attack(page, server):
+    with opened(page, server, "again", FIRST_CELL, PANEL_CELL) as lab:
+        lab.wait_status("Ready", 120)
+        lab.button("Run").click()
+        lab.wait_status("Running", 120)
+        lab.command("docmanager:save")
+        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+        url = page.url
+        page.goto("about:blank")
+        page.goto(url)
+        lab.wait_ready()
+        expect(lab.panel).to_be_visible(timeout=60 * SECONDS)
+        lab.wait_picture(step_at_least=1)
+        expect(lab.status).to_contain_text(re.compile("Running|Finished"), timeout=60 * SECONDS)
+        lab.button("Reset").click()
+        lab.wait_status("Back at step 0")
 
 
 def test_the_log_of_the_server_has_no_error(server):

@@ -79,4 +79,8 @@ def test_kernels_of_the_lab_keep_what_jax_compiles_unless_the_user_has_a_cache(m
 
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", own)
-    assert lab.environment()["JAX_COMPILATION_CACHE_DIR"] == (own or str(tmp_path / "compiled"))
+    for name in ("MIN_COMPILE_TIME_SECS", "MIN_ENTRY_SIZE_BYTES"):
+        monkeypatch.setenv(f"JAX_PERSISTENT_CACHE_{name}", "7")  # so that it is as before afterwards
+    lab.keep_compiled()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == (own or str(tmp_path / "compiled"))
+    assert os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == ("7" if own else "0")

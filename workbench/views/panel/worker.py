@@ -178,6 +178,12 @@ class Painter:
             self._thread.join(0.05)
 
 
+# Hooks run in reverse order: a kernel's zmq, which registers one when it sends its first large picture, has to come
+# after ours, or else the last pictures fail on their way out.
+with contextlib.suppress(ImportError):
+    import zmq.utils.garbage  # noqa: F401
+
+
 @atexit.register
 def _end_all() -> None:
     alive = list(_alive)
