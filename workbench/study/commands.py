@@ -37,6 +37,10 @@ Export = Annotated[
 OverTime = Annotated[
     Path | None, _run("--over-time", help="Draw quality against seconds, into a .png, .svg or .pdf file.")
 ]
+Figures = Annotated[
+    Path | None,
+    _run("--figures", metavar="FOLDER", help="Draw every setting's first client there: methods, epochs, all images."),
+]
 Jobs = Annotated[int | None, _run("--jobs", help="Processes of this machine, if not this one alone.")]
 Scheduler = Annotated[
     str | None, _run("--scheduler", metavar="ADDRESS", help="Have it done by a Dask cluster, e.g. tcp://host:8786.")
@@ -85,6 +89,7 @@ def table(
     out: Out = None,
     export: Export = None,
     over_time: OverTime = None,
+    figures: Figures = None,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     device: Device = "auto",
@@ -111,7 +116,16 @@ def table(
         rounds=rounds,
         device=device,
     )
-    return _do(plan, store=store, out=out, export=export or [], over_time=over_time, jobs=jobs, scheduler=scheduler)
+    return _do(
+        plan,
+        store=store,
+        out=out,
+        export=export or [],
+        over_time=over_time,
+        figures=figures,
+        jobs=jobs,
+        scheduler=scheduler,
+    )
 
 
 def sweep(
@@ -120,13 +134,23 @@ def sweep(
     out: Out = None,
     export: Export = None,
     over_time: OverTime = None,
+    figures: Figures = None,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     device: Device = "auto",
 ) -> int:
     """Measure every combination of a grid of one's own, from a TOML file."""
     plan = plan_sweep(file, device=device)
-    return _do(plan, store=store, out=out, export=export or [], over_time=over_time, jobs=jobs, scheduler=scheduler)
+    return _do(
+        plan,
+        store=store,
+        out=out,
+        export=export or [],
+        over_time=over_time,
+        figures=figures,
+        jobs=jobs,
+        scheduler=scheduler,
+    )
 
 
 def _whole_numbers(field: str, text: str) -> list[int]:
@@ -143,6 +167,7 @@ def _do(
     out: Path | None,
     export: list[Path],
     over_time: Path | None,
+    figures: Path | None,
     jobs: int | None,
     scheduler: str | None,
 ) -> int:
@@ -156,7 +181,7 @@ def _do(
     _keep_compilations()
     typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
     try:
-        results, report = run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler)
+        results, report = run_plan(plan, store=store, out=out, figures=figures, jobs=jobs, scheduler=scheduler)
     except KeyboardInterrupt:
         typer.echo("Stopped at once; what was finished is kept, and the same command goes on from there.")
         return 130

@@ -28,6 +28,7 @@ from workbench.federated import Observation, accuracy, aggregate, client_update_
 from workbench.metrics import label_errors, score
 from workbench.models import Model
 from workbench.session import find_device
+from workbench.study.pictures import keep_pictures
 from workbench.study.store import Row
 from workbench.study.units import Unit, digest_of_pictures, digest_of_weights
 from workbench.weights import load_weights
@@ -46,11 +47,13 @@ class Place:
         data: the files of the data set; None for a bundled one.
         weights: files with trained weights.
         device: as for `AttackSession`.
+        pictures: a folder for the pictures that attacks find; None keeps none.
     """
 
     data: str | None = None
     weights: tuple[str, ...] = ()
     device: str = "auto"
+    pictures: str | None = None
 
     def dataset(self, name: str) -> Dataset:
         return _dataset(name, self.data)
@@ -154,6 +157,8 @@ def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
         if len(infos.loss) < steps:
             outcome = "diverged"
             break
+    if place.pictures is not None:
+        keep_pictures(place.pictures, unit.key, found, quality, clients)
     true_counts = np.sum([client.label_counts for client in clients], axis=0)
     return {
         "outcome": outcome,

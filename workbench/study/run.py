@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import ConfigError
 from workbench.study.execute import Cluster, Executor, InProcess, Processes, Report, execute
 from workbench.study.live import Progress, progress_for
+from workbench.study.pictures import pictures_folder, write_figures
 from workbench.study.present import Results
 from workbench.study.store import Row, Store, read_rows, write_rows
 from workbench.study.sweep import plan_sweep
@@ -43,6 +45,7 @@ def table(
     device: str = "auto",
     store: str | os.PathLike[str] = DEFAULT_STORE,
     out: str | os.PathLike[str] | None = None,
+    figures: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
     progress: str = "auto",
@@ -68,6 +71,8 @@ def table(
         device: as for `AttackSession`.
         store: the file that keeps every finished unit; started again, only what is missing is done.
         out: a file of JSON lines to export the table's rows to; rows that are in it are taken over first.
+        figures: a folder for pictures like the paper's, of every setting's first client, and for what they are made
+            of; what was measured before without it has none.
         jobs: how many processes of this machine; None does everything in this one.
         scheduler: the address of a Dask scheduler to do it there.
         progress: ``text``, ``widget``, ``none``, or ``auto``.
@@ -89,7 +94,9 @@ def table(
         rounds=rounds,
         device=device,
     )
-    return _results(*run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler, progress=progress))
+    return _results(
+        *run_plan(plan, store=store, out=out, figures=figures, jobs=jobs, scheduler=scheduler, progress=progress)
+    )
 
 
 def sweep(
@@ -98,13 +105,16 @@ def sweep(
     device: str = "auto",
     store: str | os.PathLike[str] = DEFAULT_STORE,
     out: str | os.PathLike[str] | None = None,
+    figures: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
     progress: str = "auto",
 ) -> Results:
     """Measure a grid of one's own from a TOML file (`plan_sweep` says how it looks); the rest as for `table`."""
     plan = plan_sweep(path, device=device)
-    return _results(*run_plan(plan, store=store, out=out, jobs=jobs, scheduler=scheduler, progress=progress))
+    return _results(
+        *run_plan(plan, store=store, out=out, figures=figures, jobs=jobs, scheduler=scheduler, progress=progress)
+    )
 
 
 def _results(results: Results, report: Report) -> Results:
@@ -119,6 +129,7 @@ def run_plan(
     *,
     store: str | os.PathLike[str] = DEFAULT_STORE,
     out: str | os.PathLike[str] | None = None,
+    figures: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
     progress: str | Callable[[Plan, dict[str, Row], int], Progress] = "auto",
@@ -126,6 +137,22 @@ def run_plan(
     """Do what is missing of a plan; the results, and how it went."""
     if jobs is not None and scheduler is not None:
         raise ConfigError(f"jobs = {jobs} and scheduler = {scheduler!r}: give only one of them.")
+    if figures is not None:
+        plan = replace(plan, place=replace(plan.place, pictures=pictures_folder(figures)))
+    results, report = _run_plan(plan, store, out, jobs, scheduler, progress)
+    if figures is not None:
+        write_figures(results, Path(figures))
+    return results, report
+
+
+def _run_plan(
+    plan: Plan,
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None,
+    jobs: int | None,
+    scheduler: str | None,
+    progress: str | Callable[[Plan, dict[str, Row], int], Progress],
+) -> tuple[Results, Report]:
     shown_units = [unit for entry in plan.entries for unit in entry.units]
     with Store(store) as kept:
         if out is not None and Path(out).exists():
