@@ -371,6 +371,8 @@ def test_two_attacks_on_one_update_are_started_together(compare):
     assert left.observation.client_weights is not None
     assert np.array_equal(left.label_counts, right.label_counts)
     assert left.num_steps == right.num_steps == 30
+    headings = [side.children[0].value for side in compare.children[1].children]
+    assert headings == ["<h3>ours_prior</h3>", "<h3>ours_no_prior</h3>"]
     compare.panels[0].views.selected_index = 5
     assert compare.panels[1].views.selected_index == 5
     compare.reset_button.click()

@@ -45,15 +45,15 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
             right.controls.fields["method"].value = "ours_no_prior"
             right.build_button.click()
         traitlets.link((left.views, "selected_index"), (right.views, "selected_index"))
-        for panel in self.panels:
-            panel.layout.flex, panel.layout.min_width = "1 1 0", "0"
+        side = {"flex": "1 1 0", "min_width": "0"}
+        sides = [widgets.VBox([_heading(panel), panel], layout=side) for panel in self.panels]
         self.run_button = self._button("Run both", "play", lambda panel: panel.run_button.click())
         self.pause_button = self._button("Pause both", "pause", lambda panel: panel.pause_button.click())
         self.step_button = self._button("Step both", "step-forward", lambda panel: panel.step_button.click())
         self.reset_button = self._button("Reset both", "fast-backward", lambda panel: panel.reset_button.click())
         self.run_button.button_style = "primary"
         buttons = widgets.HBox([self.run_button, self.pause_button, self.step_button, self.reset_button])
-        super().__init__([buttons, widgets.HBox(self.panels, layout={"grid_gap": "24px"})])
+        super().__init__([buttons, widgets.HBox(sides, layout={"grid_gap": "24px"})])
 
     def __repr__(self) -> str:
         return f"ComparePanel({self.panels[0]!r}, {self.panels[1]!r})"
@@ -86,6 +86,13 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
             traitlets.dlink((left.controls.fields[name], "value"), (right.controls.fields[name], "value"))
         right.controls.locked_client = "The left panel chooses the client for both."
         right.controls.update_abilities()
+
+
+def _heading(panel: AttackPanel) -> Any:
+    """The method that a panel attacks with, also after it was changed."""
+    heading = widgets.HTML()
+    traitlets.dlink((panel.controls.fields["method"], "value"), (heading, "value"), "<h3>{}</h3>".format)
+    return heading
 
 
 def _without_prior(session: AttackSession) -> AttackSession:
