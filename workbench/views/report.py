@@ -354,9 +354,9 @@ h3 { font-size: 1rem; margin: 0; }
 table { border-collapse: collapse; }
 th, td { text-align: left; white-space: nowrap; padding: 0.35rem 1.25rem 0.35rem 0; }
 tr { border-bottom: 1px solid var(--faint); }
-dl { display: grid; grid-template-columns: fit-content(11rem) auto; gap: 0.15rem 1rem; margin: 0.5rem 0; }
+dl { display: grid; grid-template-columns: fit-content(11rem) minmax(0, 1fr); gap: 0.15rem 1rem; margin: 0.5rem 0; }
 dt { color: var(--note); }
-dd { margin: 0; }
+dd { margin: 0; overflow-wrap: anywhere; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(16rem, 1fr)); gap: 1rem 2rem; }
 .grid { display: flex; flex-wrap: wrap; gap: 0.75rem; }
 figure { margin: 0; padding: 4px; border: 1px solid var(--faint); display: flex; flex-direction: column; gap: 4px; }
