@@ -112,7 +112,7 @@ def test_every_setting_is_an_option(tmp_path, monkeypatch, capsys):
     defence = ["--defence", "dp_sgd", "--strength", 0.001, "--clip-norm", 5]
     attack = ["--preset", "paper", "--method", "ours_prior", "--steps", 2, "--distance", "cosine"]
     prior = ["--prior", "max", "--prior-distance", "l1", "--label-source", "bias", "--label-order", "sorted"]
-    beliefs = ["--believed-epochs", 3, "--believed-batch-size", 1, "--combine", "median"]
+    beliefs = ["--believed-epochs", 3, "--believed-batch-size", 1, "--match", "labels", "--combine", "median"]
     more = ["--set", "tv_weight=0.5", "--set", "update_weight=[3, 4]", "--seed", 5, "--device", "cpu"]
     kept = tmp_path / "run.safetensors"
     options = [*SMALL, *client, *defence, *attack, *prior, *beliefs, *more, "--save", kept, "--report", report]
@@ -136,6 +136,7 @@ def test_every_setting_is_an_option(tmp_path, monkeypatch, capsys):
         "label_order": "sorted",
         "epochs": 3,
         "batch_size": 1,
+        "match": "labels",
         "combine": "median",
         "tv_weight": 0.5,
         "update_weight": (3.0, 4.0),

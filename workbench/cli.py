@@ -25,6 +25,7 @@ from workbench.config import (
     DEFENCES,
     DISTANCES,
     LABEL_ORDERS,
+    MATCHINGS,
     METHODS,
     PRESETS,
     PRIOR_DISTANCES,
@@ -186,6 +187,7 @@ def attack(
     label_order: Annotated[
         str | None, _attack("--label-order", help="How batches take them. " + _one_of(LABEL_ORDERS))
     ] = None,
+    match: Annotated[str | None, _attack("--match", help="What epochs are matched by. " + _one_of(MATCHINGS))] = None,
     combine: Annotated[str | None, _attack("--combine", help="The matched epochs. " + _one_of(COMBINATIONS))] = None,
     believed_epochs: Annotated[
         int | None, _attack("--believed-epochs", help="As the attacker believes them, if not the true ones.")
@@ -237,6 +239,7 @@ def attack(
         "consensus_weight": consensus_weight,
         "label_method": None if label_source == "known" else label_source,
         "label_order": label_order,
+        "match": match,
         "combine": combine,
         "epochs": believed_epochs,
         "batch_size": believed_batch_size,

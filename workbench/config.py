@@ -13,6 +13,7 @@ __all__ = [
     "DISTANCES",
     "LABEL_METHODS",
     "LABEL_ORDERS",
+    "MATCHINGS",
     "METHODS",
     "PRESETS",
     "PRIOR_DISTANCES",
@@ -109,6 +110,7 @@ SUMMARIES = ("mean", "max", "conv+mean", "conv+max")
 PRIOR_DISTANCES = ("l1", "l2")
 LABEL_METHODS = ("interpolated", "geng_server", "geng_client", "bias", "refined")
 LABEL_ORDERS = ("random", "sorted")
+MATCHINGS = ("images", "labels")
 COMBINATIONS = ("mean", "median")
 PRESETS = ("demo", "paper", "best")
 PRESET_DATASETS = ("femnist", "cifar100")
@@ -159,6 +161,8 @@ class AttackConfig:
         step_size: of Adam, multiplied by ``step_decay`` every ``step_decay_every`` steps, continuously.
         label_method: how label counts are recovered, where they are not given.
         label_order: how labels are assigned to batches.
+        match: which reconstructions of two epochs may show the same image: any, by the likeness of the ``images`` alone
+            (the paper's), or only those to which the attacker gave the same label (``labels``).
         combine: how the matched reconstructions of an image become one.
         warm_start_steps: steps of the surrogate before the method itself, which starts from its result plus normal
             noise of standard deviation ``warm_start_noise``.
@@ -185,6 +189,7 @@ class AttackConfig:
     step_decay_every: int = 10
     label_method: str = "interpolated"
     label_order: str = "random"
+    match: str = "images"
     combine: str = "mean"
     warm_start_steps: int = 0
     warm_start_noise: float = 0.1
@@ -204,6 +209,7 @@ class AttackConfig:
             ("prior_distance", PRIOR_DISTANCES),
             ("label_method", LABEL_METHODS),
             ("label_order", LABEL_ORDERS),
+            ("match", MATCHINGS),
             ("combine", COMBINATIONS),
         ):
             check_choice(name, getattr(self, name), choices)
@@ -281,7 +287,13 @@ _WARM: dict[str, Any] = {
 }
 for _dataset in PRESET_DATASETS:
     _PRESETS["demo", _dataset] = {**_WARM, "warm_start_steps": 50, "steps": 60}
-    _PRESETS["best", _dataset] = {**_WARM, "warm_start_steps": 100, "steps": 350, "label_method": "refined"}
+    _PRESETS["best", _dataset] = {
+        **_WARM,
+        "warm_start_steps": 100,
+        "steps": 350,
+        "match": "labels",
+        "label_method": "refined",
+    }
 # Epochs that start alike and are pulled together need less of the prior, which would only slow them down.
 _PRIOR_SHARES = {("best", "femnist"): 0.3}
 # Short as it is, the demo gains from trusting the update from the start.

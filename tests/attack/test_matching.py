@@ -40,6 +40,26 @@ def test_identical_epochs_match_to_the_identity_with_duplicates_too(which, seed)
     np.testing.assert_array_equal(match_epochs(np.stack([images] * 3)), np.tile(np.arange(len(which)), (3, 1)))
 
 
+@given(st.integers(1, 6), st.integers(0, 10**6))
+def test_matching_within_labels_equals_brute_force_over_the_orders_that_keep_them(n, seed):
+    rng = np.random.default_rng(seed)
+    epochs = rng.random((2, n, 4, 4, 1)).astype(np.float32)
+    first = rng.integers(0, 3, n)
+    labels = np.stack([first, rng.permutation(first)])
+    likeness = psnr_matrix(*epochs)
+    allowed = [order for order in permutations(range(n)) if (labels[1][list(order)] == labels[0]).all()]
+    best = max(allowed, key=lambda order: sum(likeness[i, order[i]] for i in range(n)))
+    assert tuple(match_epochs(epochs, labels)[1]) == best
+
+
+def test_a_label_that_one_epoch_has_more_often_costs_no_other_match():
+    epochs = np.random.default_rng(0).random((2, 4, 4, 4, 1)).astype(np.float32)
+    labels = np.array([[0, 1, 2, 2], [2, 1, 0, 0]])
+    order = match_epochs(epochs, labels)[1]
+    assert sorted(order) == [0, 1, 2, 3]
+    assert (labels[1][order] == labels[0]).sum() == 3
+
+
 def test_median_ignores_one_bad_epoch_and_mean_does_not():
     good = np.random.default_rng(0).random((3, 4, 4, 1)).astype(np.float32)
     epochs = np.stack([good, good, good + np.float32(0.1)])

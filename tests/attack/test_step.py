@@ -263,6 +263,24 @@ def test_consensus_is_the_median_of_the_images_matched_to_each_other():
         np.testing.assert_allclose(consensus.consensus[0, epoch], median[order], atol=1e-5, err_msg=f"epoch {epoch}")
 
 
+@pytest.mark.parametrize("match", ["images", "labels"])
+def test_matching_by_labels_holds_in_the_consensus_and_in_the_result(match):
+    # Labels that are known per batch stand at other positions in every epoch.
+    client, training = make_client(0), wb.ClientConfig(epochs=3, batch_size=2, learning_rate=0.1)
+    observation, hidden = wb.federated.client_update_with_secrets(MODEL, MODEL.init(1), client, training)
+    labels = client.labels[hidden.order]
+    config = replace(CONFIG, match=match, consensus_weight=1.0, consensus_start=0, warm_start_steps=0)
+    attack = prepare(MODEL, observation, config, batch_labels=labels)
+    state = attack.arrive(attack.start(), attack.steering)
+    permutations = attack.reconstruct(state).permutations
+    of_image = np.stack([own[order] for own, order in zip(labels, permutations, strict=True)])
+    assert (of_image == of_image[0]).all() == (match == "labels")
+    pixels = np.asarray(state.images)[0]
+    median = np.median([epoch[order] for epoch, order in zip(pixels, permutations, strict=True)], axis=0)
+    for epoch, order in enumerate(permutations):
+        np.testing.assert_allclose(state.consensus[0, epoch][order], median, atol=1e-5, err_msg=f"epoch {epoch}")
+
+
 @pytest.mark.parametrize("combine", ["mean", "median"])
 def test_a_reconstruction_of_an_aggregate_combines_each_client_by_itself(combine):
     training = wb.ClientConfig(epochs=3, batch_size=2, learning_rate=0.1)

@@ -209,12 +209,19 @@ class Attack:
     def _consensus(self, state: AttackState) -> NDArray[np.float32]:
         """[A, V, N, H, W, C]: for every reconstruction the median of those matched to it."""
         targets = np.array(state.images)
-        for client in targets:
-            permutations = match_epochs(self._pixels(client))
+        for index, client in enumerate(targets):
+            permutations = self._matched(state, index, self._pixels(client))
             median = combine_epochs(client, permutations, "median")
             for epoch, order in zip(client, permutations, strict=True):
                 epoch[order] = median
         return targets
+
+    def _matched(self, state: AttackState, index: int, epochs: NDArray[np.float32]) -> NDArray[np.int64]:
+        """[V, N] which reconstructions of one client show the same image, as configured."""
+        if self.config.match == "images":
+            return match_epochs(epochs)
+        labels = self.phases[int(state.phase)].problem.client.labels[index]
+        return match_epochs(epochs, np.asarray(labels)[: len(epochs)])
 
     def _pixels(self, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         return self.observation.normalization.denormalize(inputs)
@@ -230,7 +237,7 @@ class Attack:
         num_images = images.shape[2]
         combined, permutations = [], []
         for index, epochs in enumerate(images):
-            order = match_epochs(epochs)
+            order = self._matched(state, index, epochs)
             combined.append(combine_epochs(epochs, order, self.config.combine))
             permutations.append(order + index * num_images)
         return Reconstruction(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
@@ -29,9 +31,17 @@ def assign(similarity: NDArray[np.float64]) -> NDArray[np.int64]:
     return linear_sum_assignment(similarity + favour_diagonal, maximize=True)[1]
 
 
-def match_epochs(epochs: NDArray[np.float32]) -> NDArray[np.int64]:
-    """[E, N, H, W, C] pixels to [E, N]: ``epochs[e][permutations[e]]`` shows the images of epoch 0 in their order."""
-    return np.stack([assign(psnr_matrix(epochs[0], epoch)) for epoch in epochs])
+def match_epochs(epochs: NDArray[np.float32], labels: NDArray[Any] | None = None) -> NDArray[np.int64]:
+    """[E, N, H, W, C] pixels to [E, N]: ``epochs[e][permutations[e]]`` shows the images of epoch 0 in their order.
+
+    With [E, N] labels, an image is matched to one of its own label as long as there are any.
+    """
+    similarity = np.stack([psnr_matrix(epochs[0], epoch) for epoch in epochs])
+    if labels is not None:
+        # No likeness makes up for another label: N images differ by less than this in all.
+        too_much = len(epochs[0]) * 4 * PSNR_CAP
+        similarity -= np.where(labels[0][None, :, None] == labels[:, None, :], 0.0, too_much)
+    return np.stack([assign(of_epoch) for of_epoch in similarity])
 
 
 def combine_epochs(

@@ -51,6 +51,7 @@ ATTACK_CHANGES = {
     "distance": ("cosine", lambda c: c.distance),
     "label_source": ("geng_server", lambda c: c.label_method),
     "label_order": ("random", lambda c: c.label_order),
+    "match": ("labels", lambda c: c.match),
     "combine": ("mean", lambda c: c.combine),
     "believed_epochs": (3, lambda c: c.epochs),
     "believed_batch_size": (2, lambda c: c.batch_size),

@@ -17,6 +17,7 @@ from workbench.config import (
     DEFENCES,
     DISTANCES,
     LABEL_ORDERS,
+    MATCHINGS,
     METHODS,
     PRESETS,
     PRIOR_DISTANCES,
@@ -124,6 +125,7 @@ class Controls:
             prior_distance=self["prior_distance"],
             label_method=self._extra.label_method if source == "known" else source,
             label_order=self["label_order"],
+            match=self["match"],
             combine=self["combine"],
             epochs=self["believed_epochs"] or None,
             batch_size=self["believed_batch_size"] or None,
@@ -196,6 +198,7 @@ class Controls:
             "prior_distance": config.prior_distance,
             "label_source": label_source,
             "label_order": config.label_order,
+            "match": config.match,
             "combine": config.combine,
             "believed_epochs": config.epochs or 0,
             "believed_batch_size": config.batch_size or 0,
@@ -241,7 +244,7 @@ class Controls:
             reasons |= dict.fromkeys(("prior", "prior_distance", "prior_weight"), why)
         if method not in _SEPARATE or is_single:
             why = "There is one epoch only." if is_single else f"{method} has one set of images: nothing to combine."
-            reasons |= dict.fromkeys(("combine", "consensus_weight"), why)
+            reasons |= dict.fromkeys(("match", "combine", "consensus_weight"), why)
         if method not in _WARM:
             reasons["warm_start_steps"] = f"{method} is a baseline: starting from another method, it would be none."
         return reasons
@@ -313,6 +316,7 @@ def _attack_fields() -> dict[str, Any]:
             "Where the attack has them from: the truth, or an estimator",
         ),
         "label_order": _choice("Label order", LABEL_ORDERS, "random", "How labels are assigned to batches"),
+        "match": _choice("Match", MATCHINGS, "images", "Epochs by likeness alone, or only images of one label"),
         "combine": _choice("Combine", COMBINATIONS, "mean", "How matched epochs become one image"),
         "believed_epochs": _count("Believed E", 0, 0, "As the attacker believes it; 0 takes the true one"),
         "believed_batch_size": _count("Believed m", 0, 0, "As the attacker believes it; 0 takes the true one"),
