@@ -290,7 +290,7 @@ for _dataset in PRESET_DATASETS:
     _PRESETS["best", _dataset] = {
         **_WARM,
         "warm_start_steps": 100,
-        "steps": 350,
+        "steps": 225,
         "match": "labels",
         "label_method": "refined",
     }
