@@ -55,14 +55,6 @@ class LabPage:
             self.command("notebook:run-cell")
         expect(self.panel).to_be_visible(timeout=120 * SECONDS)
 
-    def scroll_to(self, text: str) -> None:
-        """Show the cell that holds the text: JupyterLab draws only what is near."""
-        self._choose_cell(text)
-        self.page.evaluate(
-            "() => { const { content } = window.jupyterapp.shell.currentWidget;"
-            " content.scrollToItem(content.activeCellIndex, 'start'); }"
-        )
-
     def _choose_cell(self, text: str) -> None:
         found = self.page.evaluate(
             """(text) => {
