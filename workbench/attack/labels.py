@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 _NUM_DUMMIES = 3000
+# Inputs that pass the network together: all 3000 at once would not fit into any cache, and need gigabytes.
+_TOGETHER = 25
 _SHORT_STEPS = 60
 
 
@@ -59,8 +61,12 @@ class Statistics(NamedTuple):
 
 @partial(jax.jit, static_argnums=0)
 def _statistics(model: Model, weights: Weights, inputs: Array) -> tuple[Array, Array]:
-    probabilities = jax.nn.softmax(model.apply(weights, inputs)).mean(0)
-    return probabilities, model.features(weights, inputs).sum(-1).mean()
+    def of_one(image: Array) -> tuple[Array, Array]:
+        batch = image[None]
+        return jax.nn.softmax(model.apply(weights, batch)[0]), model.features(weights, batch).sum()
+
+    probabilities, feature_sums = jax.lax.map(of_one, inputs, batch_size=_TOGETHER)
+    return probabilities.mean(0), feature_sums.mean()
 
 
 def network_statistics(model: Model, weights: Weights, inputs: ArrayLike) -> Statistics:

@@ -180,10 +180,14 @@ def _finite(value: float, digits: int) -> float | None:
     return round(float(value), digits) if math.isfinite(value) else None
 
 
+# The same for every client.
+_dummy_inputs = lru_cache(maxsize=4)(dummy_inputs)
+
+
 @lru_cache(maxsize=4)
 def _server_statistics(model: Model, seed: int, digest: str | None, files: tuple[str, ...]) -> Statistics:
     weights = _server_weights(model, seed, digest, files)
-    return network_statistics(model, weights, dummy_inputs(model, seed))
+    return network_statistics(model, weights, _dummy_inputs(model, seed))
 
 
 def _labels(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
@@ -194,7 +198,7 @@ def _labels(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
         # The server's end is that of every client, and the client's that of every formula.
         ends = (
             _server_statistics(model, unit.seed, unit.weights, place.weights),
-            network_statistics(model, observation.client_weights, dummy_inputs(model, unit.seed)),
+            network_statistics(model, observation.client_weights, _dummy_inputs(model, unit.seed)),
         )
     true_counts = np.sum([client.label_counts for client in clients], axis=0)
     errors = {}
