@@ -1,1 +1,1 @@
-"""Measurements: speed (`python -m benchmarks`) and quality (`python -m benchmarks.quality`)."""
+"""Measurements: speed and memory (`python -m benchmarks`), unknown epochs (`python -m benchmarks.epochs`)."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from workbench import container
 from workbench.config import AttackConfig
 from workbench.container import Tensors
-from workbench.data.dataset import ClientData, Normalization
+from workbench.data.dataset import ClientData, Normalization, eight_bits
 from workbench.errors import (
     CheckpointError,
     ConfigError,
@@ -267,7 +267,10 @@ class Recording:
         for index, frame in enumerate(self.frames):
             tensors |= {f"{index}/{name}": array for name, array in _pack_frame(frame).items()}
         for index, client in enumerate(self.truth):
-            tensors |= {f"truth/{index}/images": _pack(_pixels(client.images)), f"truth/{index}/labels": client.labels}
+            tensors |= {
+                f"truth/{index}/images": _pack(eight_bits(client.images)),
+                f"truth/{index}/labels": client.labels,
+            }
         settings = {
             "config": asdict(self.config),
             "client": self.client,
@@ -346,16 +349,12 @@ def _spread(steps: Sequence[int], most: int) -> list[int]:
     return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
 
 
-def _pixels(images: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return np.round(np.clip(images, 0, 1) * 255).astype(np.uint8)
-
-
 def _unit(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     return pixels.astype(np.float32) / np.float32(255)
 
 
 def _in_8_bits(client: ClientData) -> ClientData:
-    return replace(client, images=_unit(_pixels(client.images)))
+    return replace(client, images=_unit(eight_bits(client.images)))
 
 
 def _without_arrays(view: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -374,8 +373,8 @@ def _frame(step: int, found: Any, truth: tuple[ClientData, ...], has_epochs: boo
         quality, threshold = {"psnr": result.psnr, "ssim": result.ssim, "order": result.order}, result.threshold
     return Frame(
         step=step,
-        pixels=_pixels(found.images),
-        epoch_pixels=_pixels(found.epochs) if has_epochs else None,
+        pixels=eight_bits(found.images),
+        epoch_pixels=eight_bits(found.epochs) if has_epochs else None,
         permutations=found.permutations,
         labels=found.labels,
         quality=quality,

@@ -10,6 +10,7 @@ import pytest
 
 import workbench as wb
 from workbench import recording
+from workbench.data.dataset import eight_bits
 from workbench.session import Outcome
 
 LIMIT = 6e6  # bytes, of a recording at 10x5x50
@@ -226,7 +227,7 @@ def test_a_full_size_recording_of_noise_is_small_enough(make_session, tmp_path):
 
     def noise(*sizes):
         inputs = chance.normal(size=(*sizes, *shape)).astype(np.float32)
-        return recording._pixels(data.normalization.denormalize(inputs))
+        return eight_bits(data.normalization.denormalize(inputs))
 
     frames = tuple(
         recording.Frame(

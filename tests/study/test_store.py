@@ -1,5 +1,6 @@
 """What the store promises: nothing finished is lost, nothing is claimed twice, and trouble is told in a sentence."""
 
+import json
 import os
 import resource
 import sqlite3
@@ -92,6 +93,24 @@ def test_a_claim_is_renewed_as_long_as_its_process_lives(path, make_unit):
         change_claims(path, "host = 'elsewhere'")
         time.sleep(1.0)
         assert not second.claim(make_unit()), "nobody renewed the claim"
+
+
+def test_rows_of_an_earlier_version_are_found_and_those_of_a_later_one_are_kept(path, make_unit):
+    unit = make_unit()
+    with Store(path) as store:
+        store.finish(unit, RESULT)
+    earlier, later = json.loads(json.dumps(unit.settings)), {**unit.settings, "of_tomorrow": 1}
+    del earlier["attack"]["match"], earlier["client"]["same_batches"]
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE results SET key = 'old', settings = ?", (json.dumps(earlier),))
+        connection.execute("INSERT INTO results VALUES ('new', ?, '{}')", (json.dumps(later),))
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    for _ in range(2):
+        with Store(path) as store:
+            assert store.rows([unit]) == {unit.key: {"key": unit.key, "settings": unit.settings, **RESULT}}
+            assert len(store) == 2, "the old key is gone, and the row that is not understood is still there"
 
 
 def test_rows_travel_as_json_lines(path, tmp_path, make_unit):

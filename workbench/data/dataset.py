@@ -218,6 +218,11 @@ def check_labels(labels: ArrayLike, num_images: int, num_classes: int) -> NDArra
     return classes.astype(np.int32)
 
 
+def eight_bits(pixels: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """Pixels as bytes: those outside of [0, 1] at its nearer end, NaN as 0."""
+    return np.round(np.clip(np.nan_to_num(pixels), 0, 1) * 255).astype(np.uint8)
+
+
 def groups_by_key(keys: NDArray[Any]) -> list[NDArray[np.intp]]:
     """The indices of equal keys [n], in order; the groups in the order in which their keys first appear.
 

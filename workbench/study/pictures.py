@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.data.dataset import eight_bits
 from workbench.errors import DataError
 from workbench.weights import write_atomically
 
@@ -56,9 +57,9 @@ def keep_pictures(folder: str, key: str, found: Reconstruction, quality: Score, 
     content = io.BytesIO()
     np.savez_compressed(
         content,
-        truth=_eight_bits(np.concatenate([client.images for client in clients])),
-        images=_eight_bits(found.images[quality.order]),
-        epochs=_eight_bits(matched[:, quality.order]),
+        truth=eight_bits(np.concatenate([client.images for client in clients])),
+        images=eight_bits(found.images[quality.order]),
+        epochs=eight_bits(matched[:, quality.order]),
         psnr=np.asarray(quality.psnr, np.float32),
     )
     write_atomically(_path(folder, key), content.getvalue())
@@ -132,7 +133,3 @@ def _by_methods(kept: dict[str, Pictures]) -> bytes:
 
 def _path(folder: str, key: str) -> Path:
     return Path(folder) / f"{key}.npz"
-
-
-def _eight_bits(images: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return (np.clip(np.nan_to_num(images), 0, 1) * 255).round().astype(np.uint8)

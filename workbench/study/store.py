@@ -12,11 +12,14 @@ import socket
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import DataError, check_number, shown
 from workbench.study.units import Unit
 from workbench.weights import make_folder, write_atomically
@@ -43,6 +46,10 @@ CREATE TABLE IF NOT EXISTS claims (
     expires REAL NOT NULL
 ) WITHOUT ROWID;
 """
+
+# Which settings there are, as SQLite's whole number for an application's own use: with others, keys are others.
+_NAMES = [field.name for kind in (Unit, ClientConfig, DefenceConfig, AttackConfig) for field in fields(kind)]
+_KNOWN_SETTINGS = zlib.crc32(" ".join(_NAMES).encode()) & (2**31 - 1)
 
 
 class Store:
@@ -83,6 +90,7 @@ class Store:
             with self._writing():
                 # Now, not after the first unit: a file that cannot be written would lose it.
                 self._connection.execute("DELETE FROM claims WHERE key IN (SELECT key FROM results)")
+                self._renew_keys()
         except DataError:
             self._connection.close()
             raise
@@ -135,6 +143,24 @@ class Store:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+    def _renew_keys(self) -> None:
+        """Rows of an earlier version, which had fewer settings, get the keys that they have now."""
+        if self._connection.execute("PRAGMA user_version").fetchone()[0] == _KNOWN_SETTINGS:
+            return
+        for key, settings in self._connection.execute("SELECT key, settings FROM results").fetchall():
+            try:
+                unit = Unit.from_settings(json.loads(settings))
+            except DataError:
+                # Of a later version: not for us to read, nor to lose.
+                continue
+            if unit.key != key:
+                values = (unit.key, _text(unit.settings), key)
+                self._connection.execute(
+                    "INSERT OR IGNORE INTO results SELECT ?, ?, result FROM results WHERE key = ?", values
+                )
+                self._connection.execute("DELETE FROM results WHERE key = ?", (key,))
+        self._connection.execute(f"PRAGMA user_version = {_KNOWN_SETTINGS}")
 
     # Results
 

@@ -24,6 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from workbench.data.dataset import eight_bits
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.metrics import label_errors
 from workbench.session import SessionHistory
@@ -139,7 +140,7 @@ def contact_sheet(
         (2 * gap + index // columns * group, margin + index % columns * cell + (cell - width * factor) // 2)
         for index in range(count)
     ]
-    enlarged = _eight_bits(pixels).repeat(factor, 2).repeat(factor, 3)
+    enlarged = _coloured(pixels).repeat(factor, 2).repeat(factor, 3)
     for row, (index, (top, left)) in itertools.product(range(rows), enumerate(corners)):
         canvas[top + row * step :, left:][: height * factor, : width * factor] = enlarged[row, index]
 
@@ -225,7 +226,7 @@ def epochs_sheet(
 
 def picture(image: ArrayLike, scale: int = 1) -> bytes:
     """A PNG of one image [H, W, C], enlarged by a whole factor, with nothing around it."""
-    pixels = _eight_bits(_check_images(np.asarray(image)[None]))[0, 0]
+    pixels = _coloured(_check_images(np.asarray(image)[None]))[0, 0]
     scale = check_count("scale", scale)
     return _encode(Image.fromarray(pixels.repeat(scale, 0).repeat(scale, 1)))
 
@@ -267,9 +268,9 @@ def _balanced(count: int, most: int) -> int:
     return -(-count // rows)
 
 
-def _eight_bits(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
+def _coloured(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
     """[..., C] pixels to [..., 3] bytes."""
-    shown = np.round(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+    shown = eight_bits(pixels)
     return np.broadcast_to(shown, (*shown.shape[:-1], 3))
 
 
