@@ -221,6 +221,17 @@ def test_the_search_for_epochs_ranks_by_the_visible_loss():
     assert {belief[:2] for belief in ranked} == {(1, 1), (2, 2)}
 
 
+def test_beliefs_are_compared_by_the_same_measure():
+    """To first order every belief makes the same update of the same images, so none may look better by its form."""
+    client = make_client(num_images=6)
+    observation = wb.client_update(MODEL, MODEL.init(1), client, wb.ClientConfig(2, 2, learning_rate=1e-3))
+    for method in ("shared", "fedsgd_epoch", "fedsgd"):
+        config = wb.AttackConfig(method=method, steps=1)
+        ranked = search_epochs(MODEL, observation, config, label_counts=client.label_counts)
+        losses = [belief.loss for belief in ranked]
+        assert len(losses) > 2 and losses[-1] < 1.1 * losses[0], f"{method}: {ranked}"
+
+
 def test_a_step_is_adam_with_a_step_size_that_decays():
     """The published optimiser, written out in NumPy; in a new phase it starts afresh, and so do the schedules."""
     config = replace(CONFIG, method="shared", warm_start_steps=3, step_decay=0.5, step_decay_every=2)

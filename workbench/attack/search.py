@@ -74,7 +74,10 @@ def search_epochs(
         attack = prepare(model, observation, believing, **options)
         _, infos = attack.advance(attack.start(), attack.steering, attack.total_steps)
         has_diverged = len(infos.loss) < attack.total_steps
-        tried.append(belief._replace(loss=math.inf if has_diverged else float(infos.terms.update[-1])))
+        # Methods with one set of images divide by the batches of an epoch, which every belief has its own number of.
+        simulation = attack.phases[-1].objective.simulation
+        parts = 1 if config.distance == "cosine" else simulation.num_variable_batches / simulation.local_steps
+        tried.append(belief._replace(loss=math.inf if has_diverged else float(infos.terms.update[-1]) * parts))
     if not tried:
         raise ConfigError(
             f"no epochs and batch size give {observation.local_steps} steps on {observation.num_images} images."
