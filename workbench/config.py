@@ -165,7 +165,7 @@ class AttackConfig:
             (the paper's), or only those to which the attacker gave the same label (``labels``).
         combine: how the matched reconstructions of an image become one.
         warm_start_steps: steps of the surrogate before the method itself, which starts from its result plus normal
-            noise of standard deviation ``warm_start_noise``.
+            noise of standard deviation ``warm_start_noise``, or from noise alone where that explains the update better.
         surrogate_points: points of the segment between the weights (Gauss-Legendre nodes).
         consensus_weight: pull each image towards the median of its matched epochs, from step ``consensus_start`` of the
             method on, matched again every ``consensus_every`` steps.

@@ -182,3 +182,19 @@ def test_a_warm_start_hands_every_image_to_places_with_its_label(knows_order):
         np.testing.assert_array_equal(image_labels[source], right, f"epoch {epoch} puts images where others belong")
         if knows_order:
             np.testing.assert_array_equal(source, order[epoch], f"epoch {epoch} does not follow the known order")
+
+
+@pytest.mark.parametrize("astray", [100.0, np.nan])
+def test_a_warm_start_that_explains_the_update_worse_than_noise_is_left_out(astray):
+    client, observation, _, _ = known_batches()
+    attack, cold = (
+        prepare(MODEL, observation, wb.AttackConfig(warm_start_steps=steps), label_counts=client.label_counts)
+        for steps in (2, 0)
+    )
+    warm, _ = attack.advance(attack.start(), attack.steering, 2)
+    noise = np.asarray(cold.start().images)
+    kept = attack.arrive(warm, attack.steering)
+    assert not np.array_equal(kept.images, noise), "a warm start that helps must be used"
+    dropped = attack.arrive(warm._replace(images=warm.images * astray), attack.steering)
+    np.testing.assert_array_equal(dropped.images, noise, "the start must be that of an attack without a warm start")
+    assert int(dropped.step) == 2

@@ -22,7 +22,7 @@ from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
 from workbench.attack.priors import Summary, epoch_prior, random_filters
 from workbench.attack.simulate import Client, Simulation, image_labels
-from workbench.attack.step import HISTORY_LENGTH, AttackState, StepInfo
+from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count
 from workbench.federated.observation import Observation
@@ -101,8 +101,7 @@ class Attack:
 
     def start(self) -> AttackState:
         """Normal noise, and no step made."""
-        images = jax.random.normal(named_key(self.seed, "attack/images"), self._shape(self.phases[0]), jnp.float32)
-        return self._init(images)
+        return self._init(self._noise(self.phases[0]))
 
     def matched_prior_weight(self, prior: str | Summary, prior_distance: str = "l2") -> float:
         """The weight at which another prior weighs as much at the first iteration as the configured one does.
@@ -110,8 +109,7 @@ class Attack:
         So the paper chose the weights of all its priors but one (Section 5.4). At N(0, 1) images, as at a cold start.
         """
         phase = self.phases[-1]
-        key = named_key(self.seed, "attack/images")
-        images = jax.random.normal(key, self._shape(phase), jnp.float32)
+        images = self._noise(phase)
         filters = random_filters(named_key(self.seed, "attack/filters"), self.observation.image_shape[-1])
 
         def value(summary: str | Summary, distance: str) -> float:
@@ -133,6 +131,9 @@ class Attack:
         clients = self.observation.num_clients
         return (clients, simulation.num_variable_epochs, simulation.num_images, *self.observation.image_shape)
 
+    def _noise(self, phase: Phase) -> Array:
+        return jax.random.normal(named_key(self.seed, "attack/images"), self._shape(phase), jnp.float32)
+
     def _init(self, images: Array, step: int = 0, phase: int = 0) -> AttackState:
         # An optimiser makes new arrays, which begin on the default device, and that is not the same in every thread.
         with jax.default_device(self.phases[0].problem.mean.device):
@@ -153,14 +154,12 @@ class Attack:
         """
         num_steps = check_count("num_steps", num_steps)
         infos: list[StepInfo] = []
-        # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
-        traced = jax.tree.map(np.float32, steering)
         while num_steps > 0:
             state = self.arrive(state, steering)
             phase = self.phases[int(state.phase)]
             at = int(state.step)
             chunk = min(num_steps, HISTORY_LENGTH, self.next_event(phase, at, steering) - at)
-            state, history = engine.run(phase.objective, self.optimizer, phase.problem, state, traced, np.int32(chunk))
+            state, history = self._run(phase, state, steering, chunk)
             made = int(history.num_steps)
             # Cut on the host: on the device every length would be a computation of its own, to be compiled.
             infos.append(jax.tree.map(lambda a, n=made: a[:n], jax.device_get(history.infos)))
@@ -175,17 +174,33 @@ class Attack:
         phase = self.phases[index]
         if phase.last_step is not None and at >= phase.last_step:
             phase, index = self.phases[index + 1], index + 1
-            shape = self._shape(phase)
-            noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape, jnp.float32))
-            images, order = jnp.broadcast_to(state.images, shape), phase.problem.client.order
-            if order is not None and phase.objective.simulation.is_separate:
-                images = jnp.take_along_axis(images, order[..., None, None, None], axis=2)
-            state = self._init(images + self.config.warm_start_noise * noise, at, index)
+            starts = [self._init(images, at, index) for images in (self._warmed(state, phase), self._noise(phase))]
+            # After very many local steps the surrogate leads astray: then it is better to start as if there were none.
+            state = min(starts, key=lambda start: self._update_term(phase, start, steering))
         if float(steering.consensus) > 0 and self._is_consensus_step(phase, at):
             state = state._replace(
                 consensus=self._place(self._consensus(state)), has_consensus=self._place(np.float32(1))
             )
         return state
+
+    def _warmed(self, state: AttackState, phase: Phase) -> Array:
+        """The images of the warm start for every epoch of a phase, a little apart from each other."""
+        shape = self._shape(phase)
+        noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape, jnp.float32))
+        images, order = jnp.broadcast_to(state.images, shape), phase.problem.client.order
+        if order is not None and phase.objective.simulation.is_separate:
+            images = jnp.take_along_axis(images, order[..., None, None, None], axis=2)
+        return images + self.config.warm_start_noise * noise
+
+    def _update_term(self, phase: Phase, state: AttackState, steering: Steering) -> float:
+        """How badly images explain the update: by a step from there, which needs no compilation of its own."""
+        _, history = self._run(phase, state, steering, 1)
+        return float(history.infos.terms.update[0]) if int(history.num_steps) else math.inf
+
+    def _run(self, phase: Phase, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, History]:
+        # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
+        traced = jax.tree.map(np.float32, steering)
+        return engine.run(phase.objective, self.optimizer, phase.problem, state, traced, np.int32(num_steps))
 
     def _is_consensus_step(self, phase: Phase, at: int) -> bool:
         since = at - phase.first_step - self.config.consensus_start
