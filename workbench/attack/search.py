@@ -1,7 +1,9 @@
 """Attacks on clients that do not say how they trained (the paper's Appendix C.4).
 
 The server knows how many local steps U a client made, but not in how many epochs. Every divisor of U is a belief that
-can be tried: the right one explains the update best.
+can be tried. Do not expect much: while the weights move little, all beliefs make the same update of the same images,
+and the loss tells more about how easily each is optimised than about which is right (assets/results/README.md has
+figures). What a wrong belief costs is small for the same reason.
 """
 
 from __future__ import annotations
