@@ -352,6 +352,7 @@ def test_training_in_segments(network, segments):
 def test_training_with_delayed_kernels(monkeypatch, network, num_images, shape):
     monkeypatch.setattr(training, "_MIN_DELAYED", 1)
     monkeypatch.setattr(training, "_BLOCK_STEPS", 3)
+    monkeypatch.setattr(training, "_MAX_ROWS_SHARE", 1)
     case = training_case(network, 1, num_images)
     blocks, delayed = training._in_blocks(case.model.chain, case.batches(case.start[1]))
     assert blocks.labels.shape[:2] == shape, "other blocks were meant to be tested"
