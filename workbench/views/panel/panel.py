@@ -29,6 +29,7 @@ from workbench.models import Model
 from workbench.recording import Outcome, Recording, replay
 from workbench.runner import RunnerState, SessionRunner
 from workbench.session import AttackSession, Snapshot
+from workbench.study.live import duration
 from workbench.target import is_same_update
 from workbench.views.animation import write_animation
 from workbench.views.panel.controls import Controls, Settings
@@ -619,7 +620,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         seconds = None
         if self._seconds_per_image is not None:
             seconds = sum(steps * images for steps, images in needs.phases) * self._seconds_per_image
-        taken = "time known after the first steps" if seconds is None else f"about {_duration(seconds)} in all"
+        taken = "time known after the first steps" if seconds is None else f"about {duration(seconds)} in all"
         self.controls.derived.value = escape(f"{local} · {needs.steps} attack steps · about {megabytes} MB · {taken}")
 
     def _needs(self, settings: Settings) -> tuple[Needs, str]:
@@ -763,7 +764,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             left = source.seconds_left
             text += f" · {1 / seconds:.1f} steps/s"
             if left:
-                text += f" · {_duration(left)} left"
+                text += f" · {duration(left)} left"
             self._measure(source, seconds)
         if self.pace.value != text:
             self.pace.value = text
@@ -915,14 +916,3 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, WorkbenchError):
         return str(error)
     return f"Something went wrong ({type(error).__name__}): {shown(str(error))}"
-
-
-def _duration(seconds: float) -> str:
-    """A time that a person can take in.
-
-    >>> _duration(7.4), _duration(200), _duration(9000)
-    ('7 s', '3 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
