@@ -447,7 +447,7 @@ def _keep_compilations() -> None:
     """Let JAX keep what it compiles, so that a second start need not wait; a cache of the user's own goes first."""
     import jax
 
-    from workbench.data.download import cache_folder
+    from workbench.cache import cache_folder
 
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return

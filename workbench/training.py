@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from workbench import chain
+from workbench import chain, native
 from workbench.chain import Weights
 from workbench.delayed import DelayedKernel, append, delay, rows_before, settle
 from workbench.models import Model
@@ -82,7 +82,12 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
         segments: a divisor of S. Differentiating keeps the weights of all S steps; with several segments it keeps those
             at the segments' starts and computes each segment again when its turn comes: more time, less memory.
     """
-    steps = partial(_plain_sgd, model) if model.chain is None else partial(_chain_sgd, model.chain)
+    if model.chain is None:
+        steps = partial(_plain_sgd, model)
+    elif native.can_train(model.chain, weights, batches.images):
+        steps = partial(_native_sgd, model.chain)
+    else:
+        steps = partial(_chain_sgd, model.chain)
     if segments == 1:
         return steps(weights, batches, rate)
     segmented = jax.tree.map(lambda a: a.reshape(segments, a.shape[0] // segments, *a.shape[1:]), batches)
@@ -164,12 +169,34 @@ def _backward(layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Ba
 
     adjoint, in_images = lax.scan(block, adjoint, (blocks, trajectory), reverse=True)
     in_images = in_images.reshape(-1, *batches.images.shape[1:])[: len(batches.images)]
-    # Labels are whole numbers and have no derivative, which JAX calls None here; share and rate are constants.
-    no_derivative: Any = None
-    return adjoint, Batches(in_images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
+    return _adjoints(batches, rate, adjoint, in_images)
 
 
 _chain_sgd.defvjp(_forward, _backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _native_sgd(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> Weights:
+    return native.forward(layers, weights, batches, rate)[0]
+
+
+def _native_forward(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> tuple[Weights, Any]:
+    final, trajectory = native.forward(layers, weights, batches, rate)
+    return final, (batches, rate, final, trajectory)
+
+
+def _native_backward(layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Batches, Array]:
+    batches, rate, final, trajectory = saved
+    return _adjoints(batches, rate, *native.backward(layers, final, batches, rate, trajectory, adjoint))
+
+
+_native_sgd.defvjp(_native_forward, _native_backward)
+
+
+def _adjoints(batches: Batches, rate: Array, weights: Weights, images: Array) -> tuple[Weights, Batches, Array]:
+    """Labels are whole numbers and have no derivative, which JAX calls None here; share and rate are constants."""
+    no_derivative: Any = None
+    return weights, Batches(images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
 
 
 def _in_blocks(layers: Layers, batches: Batches) -> tuple[Batches, frozenset[str]]:
@@ -203,17 +230,19 @@ def _delayed_layers(layers: Layers, batch_size: int) -> frozenset[str]:
 def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1) -> int:
     """About how much memory differentiating through `sgd` keeps, by the shapes of what it keeps."""
     weights = jax.eval_shape(lambda: model.init(0))
-    every_step = _num_bytes(weights)
-    if model.chain is not None:
-        delayed = _delayed_layers(model.chain, batch_size)
-        batch = jax.eval_shape(
-            lambda: (
-                jnp.zeros((batch_size, *model.image_shape), jnp.float32),
-                jnp.zeros(batch_size, jnp.int32),
-                jnp.zeros(batch_size, jnp.float32),
-            )
+    images, labels, share = jax.eval_shape(
+        lambda: (
+            jnp.zeros((batch_size, *model.image_shape), jnp.float32),
+            jnp.zeros(batch_size, jnp.int32),
+            jnp.zeros(batch_size, jnp.float32),
         )
-        kept = jax.eval_shape(partial(chain.loss_gradient, model.chain), weights, *batch)[1]
+    )
+    every_step = _num_bytes(weights)
+    if model.chain is not None and native.can_train(model.chain, weights, images):
+        every_step = images.dtype.itemsize * native.kept_floats(model.chain, model.image_shape, batch_size)
+    elif model.chain is not None:
+        delayed = _delayed_layers(model.chain, batch_size)
+        kept = jax.eval_shape(partial(chain.loss_gradient, model.chain), weights, images, labels, share)[1]
         every_block = _num_bytes(_only(weights, delayed))
         every_step = _num_bytes(_without(weights, delayed)) + _num_bytes(kept) + every_block // _BLOCK_STEPS
     return every_step * -(-num_steps // segments) + _num_bytes(weights) * segments

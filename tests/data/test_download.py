@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import workbench
-from workbench.data.download import cache_folder, fetch
+from workbench.cache import cache_folder
+from workbench.data.download import fetch
 from workbench.errors import DataError
 
 CONTENT = bytes(range(256)) * 4096

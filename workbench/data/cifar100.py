@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.cache import cache_folder
 from workbench.data.dataset import CIFAR100_NORMALIZATION, Dataset, check_labels, groups_of_pictures, shuffled_groups
-from workbench.data.download import cache_folder, fetch
+from workbench.data.download import fetch
 from workbench.data.files import existing_path, read_npz, reading
 from workbench.errors import DataError
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 from workbench.errors import DataError
 
-__all__ = ["cache_folder", "fetch"]
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: ``$WORKBENCH_CACHE``, or the operating system's place for such files."""
-    import pooch
-
-    return Path(os.environ.get("WORKBENCH_CACHE") or pooch.os_cache("fedavg-leakage-workbench"))
+__all__ = ["fetch"]
 
 
 def fetch(url: str, md5: str, folder: Path) -> Path:

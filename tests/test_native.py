@@ -1,0 +1,226 @@
+"""The compiled local training against the same training in JAX with twice the digits, and what happens without it.
+
+That the JAX version is exact is shown in tests/attack/test_gradient.py.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench import native, training
+from workbench.chain import Layer
+from workbench.training import Batches, batch_share, in_batches, sgd
+
+# Of the largest entry. The errors of the JAX version in float32 are as large.
+ROUNDING = 5e-6
+RATE = 0.05
+
+PAPER = wb.models.femnist_cnn().chain
+NETWORKS = {
+    "femnist": (PAPER, (28, 28, 1)),
+    "cifar100": (wb.models.cifar100_cnn().chain, (32, 32, 3)),
+    "printed": (wb.models.femnist_cnn_printed().chain, (32, 32, 3)),
+    "mlp": (wb.models.mlp((5, 7, 2), (100, 33), 10).chain, (5, 7, 2)),
+    # Kernels of even and odd sizes, no border, no pooling, one vector of channels and three.
+    "unlike the paper's": (
+        (
+            Layer("a", (2, 2, 3, 48), padding=1),
+            Layer("b", (5, 5, 48, 16), padding=0, pool=True),
+            Layer("c", (1, 1, 16, 32), padding=0),
+            Layer("d", (3 * 3 * 32, 6), relu=False),
+        ),
+        (9, 9, 3),
+    ),
+    "linear": ((Layer("only", (12, 4), relu=False),), (2, 3, 2)),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    if native.build() is None:
+        assert os.environ.get("CI") != "true", "there is no C++ compiler"
+        pytest.skip("there is no C++ compiler")
+    native._library.cache_clear()
+
+
+def numbers(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def a_client(layers, image_shape, epochs, num_images, batch_size, dtype):
+    weights = {
+        layer.name: {
+            "kernel": numbers(2 * i, *layer.kernel_shape) / np.sqrt(np.prod(layer.kernel_shape[:-1])),
+            "bias": 0.1 * numbers(2 * i + 1, layer.kernel_shape[-1]),
+        }
+        for i, layer in enumerate(layers)
+    }
+    direction = jax.tree.map(lambda w: numbers(w.size, *w.shape), weights)
+    labels = np.random.default_rng(5).integers(0, layers[-1].kernel_shape[-1], (epochs, num_images))
+    typed = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, dtype), tree)  # noqa: E731 - a name for what follows twice
+    batches = Batches(
+        in_batches(jnp.asarray(numbers(7, epochs, num_images, *image_shape), dtype), batch_size),
+        in_batches(jnp.asarray(labels, jnp.int32), batch_size),
+        batch_share(epochs, num_images, batch_size).astype(dtype),
+    )
+    return typed(weights), batches, typed(direction)
+
+
+def distance(found, right):
+    """Of arrays, as a part of the largest entry."""
+    found, right = np.asarray(found, np.float64), np.asarray(right, np.float64)
+    return np.abs(found - right).max() / np.abs(right).max()
+
+
+@pytest.mark.parametrize(
+    ("network", "epochs", "num_images", "batch_size"),
+    [
+        ("femnist", 2, 11, 5),
+        ("femnist", 2, 3, 1),
+        ("femnist", 1, 40, 40),
+        ("cifar100", 1, 7, 5),
+        ("printed", 2, 5, 3),
+        ("mlp", 3, 8, 3),
+        ("unlike the paper's", 2, 7, 3),
+        ("linear", 3, 6, 2),
+    ],
+)
+def test_training_and_its_derivative_are_those_of_jax(network, epochs, num_images, batch_size):
+    layers, image_shape = NETWORKS[network]
+    shape = (layers, image_shape, epochs, num_images, batch_size)
+    weights, batches, direction = a_client(*shape, jnp.float32)
+    assert native.can_train(layers, weights, batches.images), "it is not used"
+
+    @jax.jit
+    def compiled(weights, batches, direction):
+        final, back = jax.vjp(
+            lambda w, x: training._native_sgd(layers, w, batches._replace(images=x), jnp.float32(RATE)),
+            weights,
+            batches.images,
+        )
+        return final, *back(direction)
+
+    final, before, images = compiled(weights, batches, direction)
+    with jax.enable_x64(True):
+        weights, batches, direction = a_client(*shape, jnp.float64)
+        right_final, saved = training._forward(layers, weights, batches, jnp.float64(RATE))
+        right_before, right_batches, _ = training._backward(layers, saved, direction)
+        right_images = np.asarray(right_batches.images)
+    errors = {"images": distance(images, right_images)}
+    for layer in layers:
+        for name in ("kernel", "bias"):
+            errors[f"{layer.name} {name}"] = distance(final[layer.name][name], right_final[layer.name][name])
+            errors[f"{layer.name} {name} adjoint"] = distance(before[layer.name][name], right_before[layer.name][name])
+    worst = max(errors, key=errors.get)
+    assert errors[worst] < ROUNDING, f"{worst} is off by {errors[worst]:.1e} of its largest entry"
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_it_is_what_sgd_uses_whole_and_in_segments(segments, monkeypatch):
+    layers, image_shape = NETWORKS["femnist"]
+    weights, batches, _ = a_client(layers, image_shape, 2, 4, 2, jnp.float32)
+    model = wb.models.femnist_cnn()
+
+    def gradient():
+        def loss(images):
+            end = sgd(model, weights, batches._replace(images=images), jnp.float32(RATE), segments)
+            return sum((w * w).sum() for w in jax.tree.leaves(end))
+
+        jax.clear_caches()
+        return jax.jit(jax.grad(loss)), batches.images
+
+    function, images = gradient()
+    assert "workbench_backward" in function.lower(images).as_text(), "sgd does not call the library"
+    found = function(images)
+    monkeypatch.setattr(native, "_library", lambda: None)
+    function, images = gradient()
+    assert "workbench_backward" not in function.lower(images).as_text(), "the library is called though it is not there"
+    assert distance(found, function(images)) < ROUNDING
+
+
+def test_several_clients_side_by_side_are_each_as_alone():
+    layers, image_shape = NETWORKS["mlp"]
+    weights, batches, _ = a_client(layers, image_shape, 2, 4, 2, jnp.float32)
+    both = jnp.stack([batches.images, batches.images[::-1]])
+
+    def end(images):
+        return training._native_sgd(layers, weights, batches._replace(images=images), jnp.float32(RATE))
+
+    together = jax.vmap(end)(both)
+    for i, images in enumerate(both):
+        for found, right in zip(jax.tree.leaves(together), jax.tree.leaves(end(images)), strict=True):
+            np.testing.assert_array_equal(found[i], right)
+
+
+_DIGEST = """
+import hashlib, os, sys
+os.sched_setaffinity(0, range(int(sys.argv[1])))
+import jax, jax.numpy as jnp, numpy as np
+sys.path.insert(0, sys.argv[2])
+from test_native import RATE, NETWORKS, a_client
+from workbench import training
+layers, image_shape = NETWORKS["femnist"]
+weights, batches, direction = a_client(layers, image_shape, 2, 7, 3, jnp.float32)
+end, back = jax.vjp(
+    lambda x: training._native_sgd(layers, weights, batches._replace(images=x), jnp.float32(RATE)), batches.images
+)
+leaves = [*jax.tree.leaves(end), *back(direction)]
+print(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and Linux")
+def test_the_numbers_do_not_depend_on_the_number_of_cores():
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", _DIGEST, str(cores), str(Path(__file__).parent)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for cores in (1, 2)
+    ]
+    assert len(digests[0].strip()) == hashlib.sha256().digest_size * 2
+    assert digests[0] == digests[1], "one core and two compute different numbers"
+
+
+@pytest.mark.parametrize(
+    ("layers", "dtype"),
+    [
+        (PAPER, jnp.float64),
+        ((Layer("a", (3, 3, 1, 24), padding=1), Layer("b", (24 * 784, 5), relu=False)), jnp.float32),
+        ((Layer("a", (784, 5), relu=False), Layer("b", (5, 5), relu=False)), jnp.float32),
+    ],
+    ids=["float64", "24 channels", "no ReLU between"],
+)
+def test_what_it_does_not_know_is_left_to_jax(layers, dtype):
+    with jax.enable_x64(True):
+        weights, batches, _ = a_client(layers, (28, 28, 1), 1, 2, 2, dtype)
+        assert not native.can_train(layers, weights, batches.images)
+
+
+def test_a_compiler_that_fails_is_no_library_and_no_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    assert native.build() is None
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_broken_library_is_left_aside(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    native.library_path().parent.mkdir()
+    native.library_path().write_bytes(b"not a library")
+    assert native._library.__wrapped__() is None
+
+
+def test_the_environment_can_leave_it_out(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_NATIVE", "0")
+    assert native._library.__wrapped__() is None

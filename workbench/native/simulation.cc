@@ -1,0 +1,1071 @@
+// Local training and the way back through it, for networks that are chains of layers: what `workbench.chain` and
+// `workbench.training` say in JAX, written out for CPUs. The client's local steps are small and wait for each other, so
+// what counts is not the arithmetic but everything around it. Here
+//
+// - all S steps are one call; threads meet at a barrier between the layers, a few hundred nanoseconds each;
+// - ReLU and pooling are done while a convolution's two rows are still in the cache;
+// - a dense kernel is kept in panels of 64 inputs, each of which stays with one thread, and the way back takes its updates
+//   back one by one instead of keeping every version of it;
+// - threads divide results between them, never the terms of a sum: the numbers do not depend on how many threads there are.
+//
+// Every product is one function, `tile`: some rows of `a`, as scalars, times two vectors of `b`, summed in registers.
+//
+// Letters: S steps, M images, H, W, C as everywhere; F channels out; K inputs and O outputs of a dense layer.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#ifdef __linux__
+#include <sched.h>
+#include <sys/mman.h>
+#endif
+
+#include "xla/ffi/api/ffi.h"
+
+namespace {
+
+namespace ffi = xla::ffi;
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kRows = 14, kDot = 5;
+#elif defined(__AVX__)
+constexpr int kLanes = 8, kRows = 6, kDot = 3;
+#else
+constexpr int kLanes = 4, kRows = 6, kDot = 3;
+#endif
+constexpr int kPanel = 64;       // inputs of a dense layer that lie together
+constexpr int kChunks = 8;       // parts of a long sum, added in the same order whoever computed them
+constexpr int kMostThreads = 16;
+
+typedef float Vec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t IntVec __attribute__((vector_size(4 * kLanes)));
+typedef int8_t ByteVec __attribute__((vector_size(kLanes), aligned(1), may_alias));
+
+inline Vec load(const float* from) { return *reinterpret_cast<const Vec*>(from); }
+inline void store(float* to, Vec value) { *reinterpret_cast<Vec*>(to) = value; }
+inline float sum_of(Vec value) {
+  float parts[kLanes];
+  store(parts, value);
+  for (int width = kLanes / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+  return parts[0];
+}
+
+long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Threads that go through the same program together
+// ---------------------------------------------------------------------------------------------------------------------
+
+class Barrier {
+ public:
+  explicit Barrier(int size) : size_(size) {}
+  void wait() {
+    if (size_ == 1) return;
+    const int round = round_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      round_.store(round + 1, std::memory_order_release);
+      return;
+    }
+    // Where another program has the core of a thread that is waited for, spinning would keep it from going on.
+    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins)
+      if (spins > 4096) std::this_thread::yield();
+  }
+
+ private:
+  const int size_;
+  std::atomic<int> arrived_{0};
+  std::atomic<int> round_{0};
+};
+
+struct Team {
+  int index, size;
+  Barrier* barrier;
+  void meet() const { barrier->wait(); }
+  bool is_first() const { return index == 0; }
+  // This thread's part of some units of work, as [first, last).
+  std::pair<int, int> part(int units) const { return {units * index / size, units * (index + 1) / size}; }
+  template <class Work>
+  void each(int units, Work work) const {
+    const auto [first, last] = part(units);
+    for (int unit = first; unit < last; ++unit) work(unit);
+  }
+};
+
+int num_threads() {
+  int count = static_cast<int>(std::thread::hardware_concurrency());
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) count = CPU_COUNT(&allowed);
+#endif
+  return std::clamp(count, 1, kMostThreads);
+}
+
+template <class Program>
+void together(Program program) {
+  const int size = num_threads();
+  Barrier barrier(size);
+  std::vector<std::thread> others;
+  for (int index = 1; index < size; ++index)
+    others.emplace_back([&, index] { program(Team{index, size, &barrier}); });
+  program(Team{0, size, &barrier});
+  for (auto& other : others) other.join();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The one product
+// ---------------------------------------------------------------------------------------------------------------------
+
+// One stretch of a sum: `length` scalars of each row of a, and as many vectors of b.
+struct Run {
+  const float* a;
+  const float* b;
+};
+
+struct Strides {
+  long a_row, a_step, b_step;
+};
+
+template <int kTileRows, int kVectors, class Finish>
+__attribute__((noinline)) void tile_of(const Run* runs, int num_runs, int length, Strides by, Finish finish) {
+  Vec sums[kTileRows][kVectors] = {};
+  for (int run = 0; run < num_runs; ++run) {
+    const float* a = runs[run].a;
+    const float* b = runs[run].b;
+    for (int i = 0; i < length; ++i, a += by.a_step, b += by.b_step) {
+      Vec right[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
+#pragma GCC unroll 16
+      for (int row = 0; row < kTileRows; ++row) {
+        const float left = a[row * by.a_row];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sums[row][v] += left * right[v];
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int row = 0; row < kTileRows; ++row)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) finish(row, v * kLanes, sums[row][v]);
+}
+
+template <int kVectors, int kTileRows = kRows, class Finish>
+void tile(int rows, const Run* runs, int num_runs, int length, Strides by, Finish finish) {
+  if constexpr (kTileRows > 1)
+    if (rows < kTileRows) return tile<kVectors, kTileRows - 1>(rows, runs, num_runs, length, by, finish);
+  tile_of<kTileRows, kVectors>(runs, num_runs, length, by, finish);
+}
+
+// `rows` rows in blocks of about the same size, each at most kRows: work(first row, number of rows).
+int num_blocks(int rows) { return (rows + kRows - 1) / kRows; }
+template <class Work>
+void in_blocks(int rows, Work work) {
+  const int blocks = num_blocks(rows);
+  for (int block = 0; block < blocks; ++block) {
+    const int first = rows * block / blocks;
+    work(first, rows * (block + 1) / blocks - first);
+  }
+}
+
+// Channels in chunks of two vectors, or of one where they do not divide.
+int vectors_of(int channels) { return channels % (2 * kLanes) == 0 ? 2 : 1; }
+template <class Work>
+void with_vectors(int channels, Work work) {
+  if (vectors_of(channels) == 2)
+    work(std::integral_constant<int, 2>{});
+  else
+    work(std::integral_constant<int, 1>{});
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Layers, and where their numbers lie
+// ---------------------------------------------------------------------------------------------------------------------
+
+// M pictures with a border of zeros.
+struct Grid {
+  int height, width, channels, border;
+  long row, image;
+  Grid() = default;
+  Grid(int height, int width, int channels, int border, long unit = 1)
+      : height(height), width(width), channels(channels), border(border), row(long(width + 2 * border) * channels),
+        image(round_up((height + 2 * border) * row, unit)) {}
+  long at(int m, int y, int x) const { return m * image + (y + border) * row + long(x + border) * channels; }
+};
+
+struct Layer {
+  bool is_dense, relu, pool;
+  int size, padding, channels, filters;  // of a convolution
+  int out_height, out_width;             // of it, before pooling
+  int after_height, after_width;         // after pooling
+  int inputs, outputs, panels, chunks;   // of a dense layer
+  Grid in;                               // its input
+  Grid out;                              // the gradient at a convolution's output, with the border its transpose needs
+  int shift;                             // of the transpose: where it begins in that border
+  long kernel_numbers, bias_numbers;
+  // Where a step's slot of the trajectory has them, in floats.
+  long kernel_at, active_at, input_at, gradient_at;
+
+  int num_parts() const { return is_dense || channels >= kLanes ? 1 : 4; }  // of the sums of a kernel gradient
+  long padded_inputs() const { return long(panels) * kPanel; }
+};
+
+struct Chain {
+  int images;  // M
+  std::vector<Layer> layers;
+  long slot;  // floats kept of a step
+  long logit_gradient_at, probabilities_at;
+  int classes;
+};
+
+// Each layer as (is dense, k or K, padding, C, F or O, ReLU, pooling), after (H, W, C) of an image.
+Chain make_chain(const int64_t* numbers, long count, int images) {
+  Chain chain{images, {}, 0, 0, 0, 0};
+  int height = numbers[0], width = numbers[1], channels = numbers[2];
+  const auto take = [&](long floats) {
+    const long at = chain.slot;
+    chain.slot += round_up(floats, 16);
+    return at;
+  };
+  for (const int64_t* n = numbers + 3; n < numbers + count; n += 7) {
+    Layer l{};
+    l.is_dense = n[0];
+    l.relu = n[5];
+    l.pool = n[6];
+    if (l.is_dense) {
+      l.inputs = n[1];
+      l.outputs = n[4];
+      l.panels = (l.inputs + kPanel - 1) / kPanel;
+      l.chunks = std::min(kChunks, l.panels);
+      l.in = Grid(height, width, channels, 0, kPanel);
+      l.kernel_numbers = l.padded_inputs() * l.outputs;
+      l.bias_numbers = l.outputs;
+      height = width = 1;
+      channels = l.outputs;
+    } else {
+      l.size = n[1];
+      l.padding = n[2];
+      l.channels = n[3];
+      l.filters = n[4];
+      l.in = Grid(height, width, channels, l.padding);
+      l.out_height = height + 2 * l.padding - l.size + 1;
+      l.out_width = width + 2 * l.padding - l.size + 1;
+      const int border = l.size - 1 - l.padding;
+      l.out = Grid(l.out_height, l.out_width, l.filters, std::max(0, border));
+      l.shift = l.out.border - border;
+      l.kernel_numbers = long(l.size) * l.size * l.channels * l.filters;
+      l.bias_numbers = l.filters;
+      l.after_height = height = l.pool ? l.out_height / 2 : l.out_height;
+      l.after_width = width = l.pool ? l.out_width / 2 : l.out_width;
+      channels = l.filters;
+      l.kernel_at = take(l.kernel_numbers);
+      l.active_at = take((long(images) * l.out_height * l.out_width * l.filters + 3) / 4);
+    }
+    if (!chain.layers.empty()) {
+      l.input_at = take(images * l.in.image);
+      l.gradient_at = take(images * l.in.image);
+    }
+    chain.layers.push_back(l);
+  }
+  chain.classes = channels;
+  chain.logit_gradient_at = take(long(images) * channels);
+  chain.probabilities_at = take(long(images) * channels);
+  return chain;
+}
+
+// Memory that is written for the first time comes in pages, and one of 2 MB is had faster than 512 of 4 KB.
+void ask_for_large_pages(float* from, long floats) {
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t kPage = 4096;
+  const auto first = (reinterpret_cast<uintptr_t>(from) + kPage - 1) / kPage * kPage;
+  const auto last = reinterpret_cast<uintptr_t>(from + floats) / kPage * kPage;
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
+// Arrays that live as long as a call; zeros at first, so that borders need no more care.
+class Arena {
+ public:
+  float* take(long floats) {
+    held_.emplace_back(floats + 16, 0.0f);
+    const auto address = reinterpret_cast<uintptr_t>(held_.back().data());
+    return reinterpret_cast<float*>((address + 63) / 64 * 64);
+  }
+
+ private:
+  std::vector<std::vector<float>> held_;
+};
+
+void clear_border(const Grid& grid, float* pictures, int m) {
+  float* picture = pictures + m * grid.image;
+  const long side = long(grid.border) * grid.channels;
+  const long end = (grid.height + 2 * grid.border) * grid.row;
+  if (side) {
+    std::fill(picture, picture + grid.border * grid.row, 0.0f);
+    std::fill(picture + (grid.height + grid.border) * grid.row, picture + end, 0.0f);
+    for (int y = 0; y < grid.height; ++y) {
+      float* row = picture + (y + grid.border) * grid.row;
+      std::fill(row, row + side, 0.0f);
+      std::fill(row + grid.row - side, row + grid.row, 0.0f);
+    }
+  }
+  std::fill(picture + end, picture + grid.image, 0.0f);
+}
+
+void copy_images(const Grid& grid, const float* from, float* to, int m) {
+  const long line = long(grid.width) * grid.channels;
+  for (int y = 0; y < grid.height; ++y)
+    std::memcpy(to + grid.at(m, y, 0), from + (long(m) * grid.height + y) * line, line * sizeof(float));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Convolutions
+// ---------------------------------------------------------------------------------------------------------------------
+
+// One term of a sum of products: inputs with a kernel, or inputs with an output's gradient.
+struct Term {
+  const float* inputs;
+  const float* other;
+};
+
+constexpr int kMostRuns = 2 * 32;  // two terms, kernels of up to 32 rows
+
+// One row of a convolution: kVectors vectors of channels from `filter` on, for `width` pixels, to out[x * out_step].
+template <int kVectors>
+void convolve_row(const Term* terms, int num_terms, const Grid& in, int first_y, int first_x, int size, int filters,
+                  int m, int filter, int width, float* out, long out_step) {
+  in_blocks(width, [&](int x, int count) {
+    Run runs[kMostRuns];
+    int num_runs = 0;
+    for (int term = 0; term < num_terms; ++term)
+      for (int row = 0; row < size; ++row)
+        runs[num_runs++] = {
+            terms[term].inputs + m * in.image + (first_y + row) * in.row + long(first_x + x) * in.channels,
+            terms[term].other + long(row) * size * in.channels * filters + filter};
+    tile<kVectors>(count, runs, num_runs, size * in.channels, {in.channels, 1, filters},
+                   [&](int pixel, int lane, Vec value) { store(out + (x + pixel) * out_step + lane, value); });
+  });
+}
+
+// A row after pooling, or one row without: convolution, bias, ReLU, pooling. Where the ReLU lets through is written down
+// on the way there (`is_derivative` false), and read on the way back.
+template <int kVectors, bool is_derivative>
+void activated_row(const Layer& l, const Term* terms, int num_terms, const float* bias, int8_t* active, const Grid& next,
+                   float* out, float* rows, int m, int y, int filter) {
+  constexpr int kWidth = kVectors * kLanes;
+  const int num_rows = l.pool ? 2 : 1;
+  for (int r = 0; r < num_rows; ++r) {
+    const int out_y = num_rows * y + r;
+    float* row = rows + long(r) * l.out_width * kWidth;
+    convolve_row<kVectors>(terms, num_terms, l.in, out_y, 0, l.size, l.filters, m, filter, l.out_width, row, kWidth);
+    int8_t* on = active + ((long(m) * l.out_height + out_y) * l.out_width) * l.filters + filter;
+    for (int x = 0; x < l.out_width; ++x)
+      for (int lane = 0; lane < kWidth; lane += kLanes) {
+        auto* flags = reinterpret_cast<ByteVec*>(on + long(x) * l.filters + lane);
+        const Vec value = load(row + x * kWidth + lane) + load(bias + filter + lane);
+        IntVec passes;
+        if constexpr (is_derivative) {
+          passes = __builtin_convertvector(*flags, IntVec);
+        } else {
+          passes = value > 0.0f;
+          *flags = __builtin_convertvector(passes, ByteVec);
+        }
+        store(row + x * kWidth + lane, reinterpret_cast<Vec>(reinterpret_cast<IntVec>(value) & passes));
+      }
+  }
+  const float* below = rows + long(l.out_width) * kWidth;
+  for (int x = 0; x < l.after_width; ++x)
+    for (int lane = 0; lane < kWidth; lane += kLanes) {
+      const float* from = rows + long(num_rows) * x * kWidth + lane;
+      Vec value = load(from);
+      if (l.pool) {
+        const float* under = below + 2L * x * kWidth + lane;
+        value = 0.25f * (value + load(from + kWidth) + load(under) + load(under + kWidth));
+      }
+      store(out + next.at(m, y, x) + filter + lane, value);
+    }
+}
+
+template <bool is_derivative>
+void convolution_layer(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
+                       const float* bias, int8_t* active, float* out, float* rows) {
+  const Layer& l = chain.layers[index];
+  const Grid& next = chain.layers[index + 1].in;
+  with_vectors(l.filters, [&](auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    const int parts = l.filters / (kVectors * kLanes);
+    team.each(chain.images * l.after_height * parts, [&](int unit) {
+      const int line = unit / parts;
+      activated_row<kVectors, is_derivative>(l, terms, num_terms, bias, active, next, out, rows, line / l.after_height,
+                                             line % l.after_height, unit % parts * kVectors * kLanes);
+    });
+  });
+}
+
+// The gradient at a convolution's output, from that after pooling.
+template <int kStep>
+void spread_by(const Team& team, const Chain& chain, const Layer& l, const Grid& next, const float* gradient,
+               const int8_t* active, float* out) {
+  constexpr float kShare = 1.0f / (kStep * kStep);
+  team.each(chain.images * l.after_height, [&](int unit) {
+    const int m = unit / l.after_height, y = unit % l.after_height;
+    for (int x = 0; x < l.after_width; ++x)
+      for (int lane = 0; lane < l.filters; lane += kLanes) {
+        const auto value = reinterpret_cast<IntVec>(kShare * load(gradient + next.at(m, y, x) + lane));
+        for (int row = kStep * y; row < kStep * (y + 1); ++row) {
+          const int8_t* on = active + ((long(m) * l.out_height + row) * l.out_width + kStep * x) * l.filters + lane;
+          float* to = out + l.out.at(m, row, kStep * x) + lane;
+          for (int column = 0; column < kStep; ++column, on += l.filters, to += l.filters)
+            store(to, reinterpret_cast<Vec>(
+                          value & __builtin_convertvector(*reinterpret_cast<const ByteVec*>(on), IntVec)));
+        }
+      }
+  });
+}
+
+void spread(const Team& team, const Chain& chain, int index, const float* gradient, const int8_t* active, float* out) {
+  const Layer& l = chain.layers[index];
+  const Grid& next = chain.layers[index + 1].in;
+  if (l.pool)
+    spread_by<2>(team, chain, l, next, gradient, active, out);
+  else
+    spread_by<1>(team, chain, l, next, gradient, active, out);
+}
+
+// [k, k, C, F] to [k, k, F, C], turned round: the kernel of the transpose.
+void turn_kernel(const Team& team, const Layer& l, const float* kernel, float* turned) {
+  const int offsets = l.size * l.size;
+  team.each(offsets, [&](int unit) {
+    const float* from = kernel + long(offsets - 1 - unit) * l.channels * l.filters;
+    float* to = turned + long(unit) * l.channels * l.filters;
+    for (int c = 0; c < l.channels; c += kLanes)
+      for (int f = 0; f < l.filters; ++f)
+        for (int lane = 0; lane < kLanes; ++lane) to[long(f) * l.channels + c + lane] = from[long(c + lane) * l.filters + f];
+  });
+}
+
+// The gradient of a convolution's input: a convolution of the spread gradient with the turned kernel.
+void input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms, float* out) {
+  const Layer& l = chain.layers[index];
+  with_vectors(l.channels, [&](auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    const int parts = l.channels / (kVectors * kLanes);
+    team.each(chain.images * l.in.height * parts, [&](int unit) {
+      const int line = unit / parts, m = line / l.in.height, y = line % l.in.height;
+      const int channel = unit % parts * kVectors * kLanes;
+      convolve_row<kVectors>(terms, num_terms, l.out, y + l.shift, l.shift, l.size, l.channels, m, channel, l.in.width,
+                             out + l.in.at(m, y, 0) + channel, l.channels);
+    });
+  });
+}
+
+// The same for a few channels, with the kernel as it is: sums over vectors of F. Goes to images without a border, times
+// `scale`.
+void image_gradient(const Team& team, const Chain& chain, const Term* terms, int num_terms, float scale, float* out) {
+  constexpr int kPixels = 4;
+  const Layer& l = chain.layers[0];
+  team.each(chain.images * l.in.height, [&](int unit) {
+    const int m = unit / l.in.height, y = unit % l.in.height;
+    for (int x = 0; x < l.in.width; x += kPixels)
+      for (int c = 0; c < l.channels; ++c) {
+        const int count = std::min(kPixels, l.in.width - x);
+        Vec sums[kPixels] = {};
+        for (int term = 0; term < num_terms; ++term)
+          for (int row = 0; row < l.size; ++row)
+            for (int column = 0; column < l.size; ++column) {
+              const int offset = (l.size - 1 - row) * l.size + l.size - 1 - column;
+              const float* kernel = terms[term].other + (long(offset) * l.channels + c) * l.filters;
+              const float* from = terms[term].inputs + m * l.out.image + (y + l.shift + row) * l.out.row;
+              for (int f = 0; f < l.filters; f += kLanes) {
+                const Vec weight = load(kernel + f);
+#pragma GCC unroll 4
+                for (int pixel = 0; pixel < kPixels; ++pixel) {
+                  // Past the end of a row the last pixel stands in; its sum is not used.
+                  const int at = x + std::min(pixel, count - 1) + l.shift + column;
+                  sums[pixel] += weight * load(from + long(at) * l.filters + f);
+                }
+              }
+            }
+        for (int pixel = 0; pixel < count; ++pixel)
+          out[(long(unit) * l.in.width + x + pixel) * l.channels + c] = scale * sum_of(sums[pixel]);
+      }
+  });
+}
+
+// The gradients of a convolution's kernel and bias, in num_parts() parts that `descend` adds up.
+void kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
+                     const float* bias_gradient_of, float* out) {
+  static const float one = 1.0f;
+  const Layer& l = chain.layers[index];
+  const int run_rows = l.size * l.channels;  // of the kernel, that lie together in a row of the input
+  const int blocks = num_blocks(run_rows), parts = l.num_parts(), lines = chain.images * l.out_height;
+  const long part_numbers = l.kernel_numbers + l.bias_numbers;
+  with_vectors(l.filters, [&](auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    const int chunks = l.filters / (kVectors * kLanes), rows = l.size * blocks + 1;  // one more for the bias
+    std::vector<Run> runs(2 * lines);
+    team.each(parts * rows * chunks, [&](int unit) {
+      // A thread's own channels first: its half of the gradient stays in its cache.
+      const int filter = unit / (parts * rows) * kVectors * kLanes, part = unit / rows % parts, row = unit % rows;
+      const int first_line = lines * part / parts, last_line = lines * (part + 1) / parts;
+      const bool is_bias = row == l.size * blocks;
+      const int kernel_row = row / blocks, block = row % blocks;
+      const int first = is_bias ? 0 : run_rows * block / blocks;
+      const int count = is_bias ? 1 : run_rows * (block + 1) / blocks - first;
+      int num_runs = 0;
+      for (int term = 0; term < (is_bias ? 1 : num_terms); ++term)
+        for (int line = first_line; line < last_line; ++line) {
+          const int m = line / l.out_height, y = line % l.out_height;
+          const float* gradient = (is_bias ? bias_gradient_of : terms[term].other) + l.out.at(m, y, 0) + filter;
+          runs[num_runs++] = {
+              is_bias ? &one : terms[term].inputs + m * l.in.image + (y + kernel_row) * l.in.row + first, gradient};
+        }
+      float* to = out + part * part_numbers + filter +
+                  (is_bias ? l.kernel_numbers : (long(kernel_row) * run_rows + first) * l.filters);
+      tile<kVectors>(count, runs.data(), num_runs, l.out_width, {is_bias ? 0 : 1, is_bias ? 0 : l.channels, l.filters},
+                     [&](int r, int lane, Vec value) { store(to + long(r) * l.filters + lane, value); });
+    });
+  });
+}
+
+// numbers -= rate * gradient, for a convolution's kernel and bias, which lie behind each other.
+void descend(const Team& team, const Layer& l, const float* gradient, float rate, float* numbers) {
+  const long total = l.kernel_numbers + l.bias_numbers;
+  const int parts = l.num_parts();
+  team.each(static_cast<int>(total / kLanes), [&](int unit) {
+    const long at = long(unit) * kLanes;
+    Vec sum = load(gradient + at);
+    for (int part = 1; part < parts; ++part) sum += load(gradient + part * total + at);
+    store(numbers + at, load(numbers + at) - rate * sum);
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Dense layers: kernels as panels [K / 64, O, 64]
+// ---------------------------------------------------------------------------------------------------------------------
+
+void to_panels(const Layer& l, const float* kernel, float* panels) {
+  for (int k = 0; k < l.inputs; ++k)
+    for (int o = 0; o < l.outputs; ++o)
+      panels[(long(k / kPanel) * l.outputs + o) * kPanel + k % kPanel] = kernel[long(k) * l.outputs + o];
+}
+
+void from_panels(const Layer& l, const float* panels, float* kernel) {
+  for (int k = 0; k < l.inputs; ++k)
+    for (int o = 0; o < l.outputs; ++o)
+      kernel[long(k) * l.outputs + o] = panels[(long(k / kPanel) * l.outputs + o) * kPanel + k % kPanel];
+}
+
+template <int kImages, int kOutputs>
+void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, int last_panel, int m, int o, float* out) {
+  Vec sums[kImages][kOutputs] = {};
+  for (int term = 0; term < num_terms; ++term)
+    for (int panel = first_panel; panel < last_panel; ++panel) {
+      const float* x = terms[term].inputs + m * l.padded_inputs() + long(panel) * kPanel;
+      const float* w = terms[term].other + (long(panel) * l.outputs + o) * kPanel;
+      for (int k = 0; k < kPanel; k += kLanes) {
+        Vec left[kImages];
+#pragma GCC unroll 8
+        for (int i = 0; i < kImages; ++i) left[i] = load(x + i * l.padded_inputs() + k);
+#pragma GCC unroll 8
+        for (int j = 0; j < kOutputs; ++j) {
+          const Vec right = load(w + j * kPanel + k);
+#pragma GCC unroll 8
+          for (int i = 0; i < kImages; ++i) sums[i][j] += left[i] * right;
+        }
+      }
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < kImages; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < kOutputs; ++j) out[long(m + i) * l.outputs + o + j] = sum_of(sums[i][j]);
+}
+
+template <int kImages = kDot, int kOutputs = kDot>
+void dots(int images, int outputs, const Layer& l, const Term* terms, int num_terms, int first, int last, int m, int o,
+          float* out) {
+  if constexpr (kImages > 1)
+    if (images < kImages)
+      return dots<kImages - 1, kOutputs>(images, outputs, l, terms, num_terms, first, last, m, o, out);
+  if constexpr (kOutputs > 1)
+    if (outputs < kOutputs)
+      return dots<kImages, kOutputs - 1>(images, outputs, l, terms, num_terms, first, last, m, o, out);
+  dots_of<kImages, kOutputs>(l, terms, num_terms, first, last, m, o, out);
+}
+
+// The panels of a part of the sum over inputs: the same thread has the same panels in every step.
+std::pair<int, int> panels_of(const Layer& l, int chunk) {
+  return {l.panels * chunk / l.chunks, l.panels * (chunk + 1) / l.chunks};
+}
+
+void partial_outputs(const Layer& l, int images, const Term* terms, int num_terms, int chunk, float* partial) {
+  const auto [first, last] = panels_of(l, chunk);
+  float* out = partial + long(chunk) * images * l.outputs;
+  for (int o = 0; o < l.outputs; o += kDot)
+    for (int m = 0; m < images; m += kDot)
+      dots(std::min(kDot, images - m), std::min(kDot, l.outputs - o), l, terms, num_terms, first, last, m, o, out);
+}
+
+// [M, O]: the bias and all parts.
+void add_outputs(const Layer& l, int images, const float* partial, const float* bias, float* out) {
+  const long total = long(images) * l.outputs;
+  for (long i = 0; i < total; ++i) out[i] = bias[i % l.outputs];
+  for (int chunk = 0; chunk < l.chunks; ++chunk)
+    for (long i = 0; i < total; ++i) out[i] += partial[chunk * total + i];
+}
+
+// panel += scale * sum over terms of inputs.T @ gradient, for one panel; gradients are [M, O].
+void change_panel(const Layer& l, int images, const Term* terms, int num_terms, float scale, int panel, float* panels) {
+  float* numbers = panels + long(panel) * l.outputs * kPanel;
+  for (int k = 0; k < kPanel; k += 2 * kLanes)
+    in_blocks(l.outputs, [&](int o, int count) {
+      Run runs[2];
+      for (int term = 0; term < num_terms; ++term)
+        runs[term] = {terms[term].other + o, terms[term].inputs + long(panel) * kPanel + k};
+      float* to = numbers + long(o) * kPanel + k;
+      tile<2>(count, runs, num_terms, images, {1, l.outputs, l.padded_inputs()}, [&](int row, int lane, Vec value) {
+        float* at = to + long(row) * kPanel + lane;
+        store(at, load(at) + scale * value);
+      });
+    });
+}
+
+// [M, 64] of the input's gradient: the sum over terms of gradient @ kernel.T.
+void panel_input_gradient(const Layer& l, int images, const Term* terms, int num_terms, int panel, float* out) {
+  for (int k = 0; k < kPanel; k += 2 * kLanes)
+    in_blocks(images, [&](int m, int count) {
+      Run runs[2];
+      for (int term = 0; term < num_terms; ++term)
+        runs[term] = {terms[term].inputs + long(m) * l.outputs, terms[term].other + long(panel) * l.outputs * kPanel + k};
+      float* to = out + m * l.padded_inputs() + long(panel) * kPanel + k;
+      tile<2>(count, runs, num_terms, l.outputs, {l.outputs, 1, kPanel}, [&](int row, int lane, Vec value) {
+        store(to + row * l.padded_inputs() + lane, value);
+      });
+    });
+}
+
+// [M, O] to the padded input of the next layer, with ReLU; `where` is that input on the way there, if this is a derivative.
+void dense_activation(const Layer& next, int images, const float* outputs, const float* where, float* out) {
+  const int count = next.inputs;
+  for (int m = 0; m < images; ++m) {
+    float* row = out + m * next.padded_inputs();
+    for (int o = 0; o < count; ++o) {
+      const float value = outputs[long(m) * count + o];
+      row[o] = (where ? where[m * next.padded_inputs() + o] : value) > 0.0f ? value : 0.0f;
+    }
+    std::fill(row + count, row + next.padded_inputs(), 0.0f);
+  }
+}
+
+// The gradient of the next layer's input to that of this layer's output [M, O].
+void dense_activation_transpose(const Layer& next, int images, const float* gradient, const float* where, float* out) {
+  for (int m = 0; m < images; ++m)
+    for (int o = 0; o < next.inputs; ++o) {
+      const long at = m * next.padded_inputs() + o;
+      out[long(m) * next.inputs + o] = where[at] > 0.0f ? gradient[at] : 0.0f;
+    }
+}
+
+void add_rows(int images, int outputs, const float* gradient, float scale, float* bias) {
+  for (int o = 0; o < outputs; ++o) {
+    float sum = 0.0f;
+    for (int m = 0; m < images; ++m) sum += gradient[long(m) * outputs + o];
+    bias[o] += scale * sum;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Local training, and the way back
+// ---------------------------------------------------------------------------------------------------------------------
+
+// The weights of a layer while they are worked with: kernel (or panels), then bias.
+struct Numbers {
+  float* kernel;
+  float* bias;
+};
+
+std::vector<Numbers> take_weights(const Chain& chain, Arena& arena, const float* const* given) {
+  std::vector<Numbers> weights;
+  for (size_t i = 0; i < chain.layers.size(); ++i) {
+    const Layer& l = chain.layers[i];
+    float* kernel = arena.take(l.kernel_numbers + l.bias_numbers);
+    weights.push_back({kernel, kernel + l.kernel_numbers});
+    if (l.is_dense)
+      to_panels(l, given[2 * i], kernel);
+    else
+      std::copy(given[2 * i], given[2 * i] + l.kernel_numbers, kernel);
+    std::copy(given[2 * i + 1], given[2 * i + 1] + l.bias_numbers, weights.back().bias);
+  }
+  return weights;
+}
+
+void give_weights(const Chain& chain, const std::vector<Numbers>& weights, float* const* out) {
+  for (size_t i = 0; i < chain.layers.size(); ++i) {
+    const Layer& l = chain.layers[i];
+    if (l.is_dense)
+      from_panels(l, weights[i].kernel, out[2 * i]);
+    else
+      std::copy(weights[i].kernel, weights[i].kernel + l.kernel_numbers, out[2 * i]);
+    std::copy(weights[i].bias, weights[i].bias + l.bias_numbers, out[2 * i + 1]);
+  }
+}
+
+// What both ways need room for.
+struct Scratch {
+  float* images;                 // the batch, in the grid of the first layer
+  std::vector<float*> turned;    // kernels of the transposes
+  std::vector<float*> spread;    // gradients at convolutions' outputs
+  std::vector<float*> gradient;  // of kernels, in parts
+  float* partial;                // sums of dense layers
+  std::vector<float*> outputs;   // [M, O] of dense layers
+  std::vector<float*> at_output; // [M, O] gradients there
+  std::vector<float*> rows;      // of a convolution, one for each thread
+
+  Scratch(const Chain& chain, Arena& arena) {
+    long partial_numbers = 0, row_numbers = 0;
+    images = arena.take(chain.images * chain.layers[0].in.image);
+    for (const Layer& l : chain.layers) {
+      const long outputs_here = l.is_dense ? long(chain.images) * l.outputs : 0;
+      turned.push_back(l.is_dense ? nullptr : arena.take(l.kernel_numbers));
+      spread.push_back(l.is_dense ? nullptr : arena.take(chain.images * l.out.image));
+      gradient.push_back(l.is_dense ? nullptr : arena.take(l.num_parts() * (l.kernel_numbers + l.bias_numbers)));
+      outputs.push_back(arena.take(outputs_here));
+      at_output.push_back(arena.take(outputs_here));
+      partial_numbers = std::max(partial_numbers, kChunks * outputs_here);
+      row_numbers = std::max(row_numbers, l.is_dense ? 0 : 2L * l.out_width * 2 * kLanes);
+    }
+    partial = arena.take(partial_numbers);
+    for (int thread = 0; thread < kMostThreads; ++thread) rows.push_back(arena.take(row_numbers));
+  }
+};
+
+void softmax_gradient(const Chain& chain, const float* logits, const int32_t* labels, const float* share,
+                      float* probabilities, float* gradient) {
+  const int classes = chain.classes;
+  for (int m = 0; m < chain.images; ++m) {
+    const float* z = logits + long(m) * classes;
+    float* p = probabilities + long(m) * classes;
+    const float most = *std::max_element(z, z + classes);
+    float total = 0.0f;
+    for (int k = 0; k < classes; ++k) total += p[k] = std::exp(z[k] - most);
+    for (int k = 0; k < classes; ++k) {
+      p[k] /= total;
+      gradient[long(m) * classes + k] = (p[k] - (k == labels[m] ? 1.0f : 0.0f)) * share[m];
+    }
+  }
+}
+
+struct Batches {
+  int steps;
+  const float* images;
+  const int32_t* labels;
+  const float* share;
+  float rate;
+};
+
+void train(const Team& team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights, Scratch& s,
+           float* trajectory) {
+  const int count = static_cast<int>(chain.layers.size()), last = count - 1;
+  const Grid& first = chain.layers[0].in;
+  const long image_numbers = long(first.height) * first.width * first.channels;
+  float* rows = s.rows[team.index];
+  for (int step = 0; step < batches.steps; ++step) {
+    float* slot = trajectory + step * chain.slot;
+    const auto input = [&](int i) { return i ? slot + chain.layers[i].input_at : s.images; };
+    const auto active = [&](int i) { return reinterpret_cast<int8_t*>(slot + chain.layers[i].active_at); };
+    const float* images = batches.images + long(step) * chain.images * image_numbers;
+    team.each(chain.images, [&](int m) {
+      copy_images(first, images, s.images, m);
+      for (int i = 1; i < count; ++i) clear_border(chain.layers[i].in, input(i), m);
+    });
+    for (int i = 0; i < count; ++i) {
+      const Layer& l = chain.layers[i];
+      if (l.is_dense) continue;
+      const auto [from, to] = team.part(static_cast<int>(l.kernel_numbers / kLanes));
+      std::copy(weights[i].kernel + from * kLanes, weights[i].kernel + to * kLanes, slot + l.kernel_at + from * kLanes);
+      if (i) turn_kernel(team, l, weights[i].kernel, s.turned[i]);
+    }
+    team.meet();
+
+    for (int i = 0; i < count; ++i) {
+      const Layer& l = chain.layers[i];
+      const Term term{input(i), weights[i].kernel};
+      if (!l.is_dense) {
+        convolution_layer<false>(team, chain, i, &term, 1, weights[i].bias, active(i), input(i + 1), rows);
+        team.meet();
+        continue;
+      }
+      team.each(l.chunks, [&](int chunk) { partial_outputs(l, chain.images, &term, 1, chunk, s.partial); });
+      team.meet();
+      if (team.is_first()) {
+        add_outputs(l, chain.images, s.partial, weights[i].bias, s.outputs[i]);
+        if (i < last)
+          dense_activation(chain.layers[i + 1], chain.images, s.outputs[i], nullptr, input(i + 1));
+        else
+          softmax_gradient(chain, s.outputs[i], batches.labels + long(step) * chain.images,
+                           batches.share + long(step) * chain.images, slot + chain.probabilities_at,
+                           slot + chain.logit_gradient_at);
+      }
+      team.meet();
+    }
+
+    for (int i = last; i >= 0; --i) {
+      const Layer& l = chain.layers[i];
+      float* gradient = i ? slot + l.gradient_at : nullptr;
+      if (l.is_dense) {
+        const float* at_output = i == last ? slot + chain.logit_gradient_at : s.at_output[i];
+        if (i < last) {
+          const Layer& next = chain.layers[i + 1];
+          if (team.is_first())
+            dense_activation_transpose(next, chain.images, slot + next.gradient_at, input(i + 1), s.at_output[i]);
+          team.meet();
+        }
+        const Term back{at_output, weights[i].kernel}, change{input(i), at_output};
+        team.each(l.chunks, [&](int chunk) {
+          const auto [from, to] = panels_of(l, chunk);
+          for (int panel = from; panel < to; ++panel) {
+            if (i) panel_input_gradient(l, chain.images, &back, 1, panel, gradient);
+            change_panel(l, chain.images, &change, 1, -batches.rate, panel, weights[i].kernel);
+          }
+        });
+        if (team.is_first()) add_rows(chain.images, l.outputs, at_output, -batches.rate, weights[i].bias);
+      } else {
+        spread(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i), s.spread[i]);
+        team.meet();
+        const Term change{input(i), s.spread[i]}, back{s.spread[i], s.turned[i]};
+        kernel_gradient(team, chain, i, &change, 1, s.spread[i], s.gradient[i]);
+        if (i) input_gradient(team, chain, i, &back, 1, gradient);
+      }
+      team.meet();
+    }
+    for (int i = 0; i < count; ++i)
+      if (!chain.layers[i].is_dense) descend(team, chain.layers[i], s.gradient[i], batches.rate, weights[i].kernel);
+    team.meet();
+  }
+}
+
+// What only the way back needs: derivatives in the direction of the adjoint (`dot`).
+struct Dots {
+  std::vector<float*> turned, spread, input, gradient, outputs, at_output;
+
+  Dots(const Chain& chain, Arena& arena) {
+    for (const Layer& l : chain.layers) {
+      const long numbers = l.is_dense ? long(chain.images) * l.outputs : 0;
+      turned.push_back(l.is_dense ? nullptr : arena.take(l.kernel_numbers));
+      spread.push_back(l.is_dense ? nullptr : arena.take(chain.images * l.out.image));
+      input.push_back(arena.take(chain.images * l.in.image));
+      gradient.push_back(arena.take(chain.images * l.in.image));
+      outputs.push_back(arena.take(numbers));
+      at_output.push_back(arena.take(numbers));
+    }
+  }
+};
+
+// `weights` are those after the last step at first; `adjoint` is v of `workbench.training`, changed from step to step.
+void go_back(const Team& team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights,
+             std::vector<Numbers>& adjoint, Scratch& s, Dots& d, float* trajectory, float* images_adjoint) {
+  const int count = static_cast<int>(chain.layers.size()), last = count - 1;
+  const Grid& first = chain.layers[0].in;
+  const long image_numbers = long(first.height) * first.width * first.channels;
+  float* rows = s.rows[team.index];
+  for (int step = batches.steps - 1; step >= 0; --step) {
+    float* slot = trajectory + step * chain.slot;
+    const auto input = [&](int i) { return i ? slot + chain.layers[i].input_at : s.images; };
+    const auto active = [&](int i) { return reinterpret_cast<int8_t*>(slot + chain.layers[i].active_at); };
+    const auto kernel = [&](int i) {
+      return chain.layers[i].is_dense ? weights[i].kernel : slot + chain.layers[i].kernel_at;
+    };
+    const auto at_output = [&](int i) { return i == last ? slot + chain.logit_gradient_at : s.at_output[i]; };
+    const float* images = batches.images + long(step) * chain.images * image_numbers;
+    team.each(chain.images, [&](int m) { copy_images(first, images, s.images, m); });
+    for (int i = 0; i < count; ++i) {
+      const Layer& l = chain.layers[i];
+      if (l.is_dense) {
+        if (i < last && team.is_first()) {
+          const Layer& next = chain.layers[i + 1];
+          dense_activation_transpose(next, chain.images, slot + next.gradient_at, input(i + 1), s.at_output[i]);
+        }
+        continue;
+      }
+      spread(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i), s.spread[i]);
+      if (i) {
+        turn_kernel(team, l, kernel(i), s.turned[i]);
+        turn_kernel(team, l, adjoint[i].kernel, d.turned[i]);
+      }
+    }
+    team.meet();
+
+    for (int i = 0; i < count; ++i) {
+      const Layer& l = chain.layers[i];
+      const Term terms[] = {{input(i), adjoint[i].kernel}, {d.input[i], kernel(i)}};
+      const int num_terms = i ? 2 : 1;  // the images have no derivative in the direction
+      if (!l.is_dense) {
+        convolution_layer<true>(team, chain, i, terms, num_terms, adjoint[i].bias, active(i), d.input[i + 1], rows);
+        team.meet();
+        continue;
+      }
+      const Term change{input(i), at_output(i)};
+      team.each(l.chunks, [&](int chunk) {
+        const auto [from, to] = panels_of(l, chunk);
+        for (int panel = from; panel < to; ++panel)
+          change_panel(l, chain.images, &change, 1, batches.rate, panel, weights[i].kernel);
+        partial_outputs(l, chain.images, terms, num_terms, chunk, s.partial);
+      });
+      team.meet();
+      if (team.is_first()) {
+        add_outputs(l, chain.images, s.partial, adjoint[i].bias, d.outputs[i]);
+        if (i < last) {
+          dense_activation(chain.layers[i + 1], chain.images, d.outputs[i], input(i + 1), d.input[i + 1]);
+        } else {
+          const float* p = slot + chain.probabilities_at;
+          for (int m = 0; m < chain.images; ++m, p += chain.classes) {
+            const float* z = d.outputs[i] + long(m) * chain.classes;
+            float mean = 0.0f;
+            for (int k = 0; k < chain.classes; ++k) mean += p[k] * z[k];
+            for (int k = 0; k < chain.classes; ++k)
+              d.at_output[i][long(m) * chain.classes + k] =
+                  p[k] * (z[k] - mean) * batches.share[long(step) * chain.images + m];
+          }
+        }
+      }
+      team.meet();
+    }
+
+    for (int i = last; i >= 0; --i) {
+      const Layer& l = chain.layers[i];
+      const int num_terms = i ? 2 : 1;
+      if (l.is_dense) {
+        if (i < last) {
+          if (team.is_first())
+            dense_activation_transpose(chain.layers[i + 1], chain.images, d.gradient[i + 1], input(i + 1),
+                                       d.at_output[i]);
+          team.meet();
+        }
+        const Term back[] = {{d.at_output[i], kernel(i)}, {at_output(i), adjoint[i].kernel}};
+        const Term change[] = {{input(i), d.at_output[i]}, {d.input[i], at_output(i)}};
+        team.each(l.chunks, [&](int chunk) {
+          const auto [from, to] = panels_of(l, chunk);
+          for (int panel = from; panel < to; ++panel) {
+            panel_input_gradient(l, chain.images, back, 2, panel, d.gradient[i]);
+            change_panel(l, chain.images, change, num_terms, -batches.rate, panel, adjoint[i].kernel);
+          }
+        });
+        if (team.is_first()) add_rows(chain.images, l.outputs, d.at_output[i], -batches.rate, adjoint[i].bias);
+      } else {
+        spread(team, chain, i, d.gradient[i + 1], active(i), d.spread[i]);
+        team.meet();
+        const Term change[] = {{input(i), d.spread[i]}, {d.input[i], s.spread[i]}};
+        kernel_gradient(team, chain, i, change, num_terms, d.spread[i], s.gradient[i]);
+        if (i) {
+          const Term back[] = {{d.spread[i], s.turned[i]}, {s.spread[i], d.turned[i]}};
+          input_gradient(team, chain, i, back, 2, d.gradient[i]);
+        } else {
+          const Term back[] = {{d.spread[i], kernel(i)}, {s.spread[i], adjoint[i].kernel}};
+          image_gradient(team, chain, back, 2, -batches.rate,
+                         images_adjoint + long(step) * chain.images * image_numbers);
+        }
+      }
+      team.meet();
+    }
+    if (chain.layers[0].is_dense)
+      team.each(chain.images, [&](int m) {
+        float* to = images_adjoint + (long(step) * chain.images + m) * image_numbers;
+        for (long i = 0; i < image_numbers; ++i) to[i] = -batches.rate * d.gradient[0][m * first.image + i];
+      });
+    for (int i = 0; i < count; ++i)
+      if (!chain.layers[i].is_dense) descend(team, chain.layers[i], s.gradient[i], batches.rate, adjoint[i].kernel);
+    team.meet();
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What XLA calls
+// ---------------------------------------------------------------------------------------------------------------------
+
+struct Arguments {
+  ffi::RemainingArgs& args;
+  size_t next = 0;
+  const ffi::AnyBuffer take() { return *args.get<ffi::AnyBuffer>(next++); }
+  const float* floats() { return take().typed_data<float>(); }
+};
+
+Batches take_batches(Arguments& arguments) {
+  const auto images = arguments.take();
+  Batches batches{};
+  batches.steps = static_cast<int>(images.dimensions()[0]);
+  batches.images = images.typed_data<float>();
+  batches.labels = arguments.take().typed_data<int32_t>();
+  batches.share = arguments.floats();
+  batches.rate = *arguments.floats();
+  return batches;
+}
+
+int num_images(ffi::RemainingArgs& args) { return static_cast<int>(args.get<ffi::AnyBuffer>(0)->dimensions()[1]); }
+
+// (images, labels, share, rate, weights...) to (weights..., trajectory).
+ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> shape) {
+  const Chain chain = make_chain(shape.begin(), static_cast<long>(shape.size()), num_images(args));
+  Arguments arguments{args};
+  const Batches batches = take_batches(arguments);
+  std::vector<const float*> given;
+  std::vector<float*> out;
+  for (size_t i = 0; i < 2 * chain.layers.size(); ++i) {
+    given.push_back(arguments.floats());
+    out.push_back((*rets.get<ffi::AnyBuffer>(i))->typed_data<float>());
+  }
+  float* trajectory = (*rets.get<ffi::AnyBuffer>(2 * chain.layers.size()))->typed_data<float>();
+  ask_for_large_pages(trajectory, batches.steps * chain.slot);
+  Arena arena;
+  auto weights = take_weights(chain, arena, given.data());
+  Scratch scratch(chain, arena);
+  together([&](const Team& team) { train(team, chain, batches, weights, scratch, trajectory); });
+  give_weights(chain, weights, out.data());
+  return ffi::Error::Success();
+}
+
+// (images, labels, share, rate, trajectory, final weights..., adjoint...) to (adjoint..., images' adjoint).
+ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> shape) {
+  const Chain chain = make_chain(shape.begin(), static_cast<long>(shape.size()), num_images(args));
+  Arguments arguments{args};
+  const Batches batches = take_batches(arguments);
+  // It is only read.
+  float* trajectory = const_cast<float*>(arguments.floats());
+  std::vector<const float*> given, directions;
+  std::vector<float*> out;
+  for (size_t i = 0; i < 2 * chain.layers.size(); ++i) {
+    given.push_back(arguments.floats());
+    out.push_back((*rets.get<ffi::AnyBuffer>(i))->typed_data<float>());
+  }
+  for (size_t i = 0; i < 2 * chain.layers.size(); ++i) directions.push_back(arguments.floats());
+  float* images_adjoint = (*rets.get<ffi::AnyBuffer>(2 * chain.layers.size()))->typed_data<float>();
+  Arena arena;
+  auto weights = take_weights(chain, arena, given.data());
+  auto adjoint = take_weights(chain, arena, directions.data());
+  Scratch scratch(chain, arena);
+  Dots dots(chain, arena);
+  together([&](const Team& team) {
+    go_back(team, chain, batches, weights, adjoint, scratch, dots, trajectory, images_adjoint);
+  });
+  give_weights(chain, adjoint, out.data());
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+// How many floats are kept of every local step.
+extern "C" int64_t workbench_slot(const int64_t* numbers, int64_t count, int64_t images) {
+  return make_chain(numbers, count, static_cast<int>(images)).slot;
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(workbench_forward, forward,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("layers"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(workbench_backward, backward,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("layers"));
