@@ -44,7 +44,7 @@ def in_turn(names: list[str], setting: tuple[str, int, int], rounds: int = 2) ->
 
 def speed() -> None:
     has_torch = importlib.util.find_spec("torch") is not None
-    names = ["ours", "products"] + (["torch"] if has_torch else [])
+    names = ["ours", "ours_xla", "products"] + (["torch"] if has_torch else [])
     print(
         "One step of ours (prior), seconds; ratios are times faster than the peer, and times the matrix products alone"
     )
@@ -52,7 +52,9 @@ def speed() -> None:
         best = in_turn(names, setting)
         own = best["ours"]["seconds"]
         limit = best["products"]["seconds"]
+        alone = best["ours_xla"]["seconds"]
         line = f"  {label}: ours {own:.3f}, products {limit:.3f} ({own / limit:.2f} x)"
+        line += f", XLA alone {alone:.3f} ({alone / own:.2f} x slower)"
         if has_torch:
             drift = abs(best["torch"]["values"][0] / best["ours"]["values"][0] - 1)
             line += f", PyTorch {best['torch']['seconds']:.3f} ({best['torch']['seconds'] / own:.2f} x slower"

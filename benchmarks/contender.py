@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from jax import Array, lax
 
 from benchmarks.work import Work, make_work
 from workbench.attack import step as engine
+
+OURS = ("ours", "ours_xla", "ours_low_memory")
 
 
 def ours(work: Work) -> Callable[[], float]:
@@ -68,7 +71,7 @@ def products(work: Work) -> Callable[[], float]:
 
 
 def contender(name: str, work: Work) -> Callable[[], float]:
-    if name in ("ours", "ours_low_memory"):
+    if name in OURS:
         return ours(work)
     if name == "products":
         return products(work)
@@ -83,13 +86,15 @@ def contender(name: str, work: Work) -> Callable[[], float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=["ours", "ours_low_memory", "torch", "straightforward", "products"])
+    parser.add_argument("name", choices=[*OURS, "torch", "straightforward", "products"])
     parser.add_argument("network", choices=["femnist", "cifar100"])
     parser.add_argument("epochs", type=int)
     parser.add_argument("batch_size", type=int)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="compile once more, and tell what a step allocates")
     options = parser.parse_args()
+    if options.name == "ours_xla":
+        os.environ["WORKBENCH_NATIVE"] = "0"
     settings = {"low_memory": True} if options.name == "ours_low_memory" else {}
     work = make_work(options.network, options.epochs, options.batch_size, **settings)
     step = contender(options.name, work)

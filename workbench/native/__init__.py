@@ -31,7 +31,7 @@ from workbench.chain import Layer, Weights
 __all__ = ["backward", "build", "can_train", "forward", "kept_floats", "library_path"]
 
 _SOURCE = Path(__file__).with_name("simulation.cc")
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+_FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 _MOST_KERNEL_ROWS = 32
 _UNIT = 16  # channels come in whole vectors
 

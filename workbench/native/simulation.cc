@@ -4,9 +4,9 @@
 //
 // - all S steps are one call; threads meet at a barrier between the layers, a few hundred nanoseconds each;
 // - ReLU and pooling are done while a convolution's two rows are still in the cache;
-// - a dense kernel is kept in panels of 64 inputs, each of which stays with one thread, and the way back takes its updates
-//   back one by one instead of keeping every version of it;
-// - threads divide results between them, never the terms of a sum: the numbers do not depend on how many threads there are.
+// - a dense kernel is kept in panels of 64 inputs, each of which stays with one thread, and the way back takes its
+//   updates back one by one instead of keeping every version of it;
+// - threads divide results between them, never the terms of a sum: the numbers do not depend on how many there are.
 //
 // Every product is one function, `tile`: some rows of `a`, as scalars, times two vectors of `b`, summed in registers.
 //
@@ -64,32 +64,56 @@ long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; 
 // Threads that go through the same program together
 // ---------------------------------------------------------------------------------------------------------------------
 
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Where threads wait for each other. One whose core another program has keeps all others waiting: where that
+// happens often, half of them go on without the others. The numbers stay the same.
 class Barrier {
  public:
   explicit Barrier(int size) : size_(size) {}
-  void wait() {
-    if (size_ == 1) return;
+  int size() const { return size_.load(std::memory_order_relaxed); }
+  void wait(bool may_shrink = false) {
+    const int size = this->size();
+    if (size == 1) return;
     const int round = round_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
       arrived_.store(0, std::memory_order_relaxed);
+      if (may_shrink && sleeps_.load(std::memory_order_relaxed) > kMostSleeps) {
+        size_.store(size / 2, std::memory_order_relaxed);
+        sleeps_.store(0, std::memory_order_relaxed);
+      }
       round_.store(round + 1, std::memory_order_release);
+      round_.notify_all();
       return;
     }
-    // Where another program has the core of a thread that is waited for, spinning would keep it from going on.
-    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins)
-      if (spins > 4096) std::this_thread::yield();
+    for (int spins = 0; spins < kMostSpins; ++spins) {
+      if (round_.load(std::memory_order_acquire) != round) return;
+      relax();
+    }
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    round_.wait(round, std::memory_order_acquire);
   }
 
  private:
-  const int size_;
-  std::atomic<int> arrived_{0};
-  std::atomic<int> round_{0};
+  static constexpr int kMostSpins = 20000;  // a fraction of a millisecond: longer than threads differ undisturbed
+  static constexpr int kMostSleeps = 8;
+  std::atomic<int> size_, arrived_{0}, round_{0}, sleeps_{0};
 };
 
 struct Team {
   int index, size;
   Barrier* barrier;
   void meet() const { barrier->wait(); }
+  // The end of a local step: whether this thread is still needed.
+  bool goes_on() {
+    barrier->wait(true);
+    size = barrier->size();
+    return index < size;
+  }
   bool is_first() const { return index == 0; }
   // This thread's part of some units of work, as [first, last).
   std::pair<int, int> part(int units) const { return {units * index / size, units * (index + 1) / size}; }
@@ -355,11 +379,11 @@ void convolve_row(const Term* terms, int num_terms, const Grid& in, int first_y,
   });
 }
 
-// A row after pooling, or one row without: convolution, bias, ReLU, pooling. Where the ReLU lets through is written down
-// on the way there (`is_derivative` false), and read on the way back.
+// A row after pooling, or one row without: convolution, bias, ReLU, pooling. Where the ReLU lets through is written
+// down on the way there (`is_derivative` false), and read on the way back.
 template <int kVectors, bool is_derivative>
-void activated_row(const Layer& l, const Term* terms, int num_terms, const float* bias, int8_t* active, const Grid& next,
-                   float* out, float* rows, int m, int y, int filter) {
+void activated_row(const Layer& l, const Term* terms, int num_terms, const float* bias, int8_t* active,
+                   const Grid& next, float* out, float* rows, int m, int y, int filter) {
   constexpr int kWidth = kVectors * kLanes;
   const int num_rows = l.pool ? 2 : 1;
   for (int r = 0; r < num_rows; ++r) {
@@ -448,7 +472,8 @@ void turn_kernel(const Team& team, const Layer& l, const float* kernel, float* t
     float* to = turned + long(unit) * l.channels * l.filters;
     for (int c = 0; c < l.channels; c += kLanes)
       for (int f = 0; f < l.filters; ++f)
-        for (int lane = 0; lane < kLanes; ++lane) to[long(f) * l.channels + c + lane] = from[long(c + lane) * l.filters + f];
+        for (int lane = 0; lane < kLanes; ++lane)
+          to[long(f) * l.channels + c + lane] = from[long(c + lane) * l.filters + f];
   });
 }
 
@@ -565,7 +590,8 @@ void from_panels(const Layer& l, const float* panels, float* kernel) {
 }
 
 template <int kImages, int kOutputs>
-void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, int last_panel, int m, int o, float* out) {
+void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, int last_panel, int m, int o,
+             float* out) {
   Vec sums[kImages][kOutputs] = {};
   for (int term = 0; term < num_terms; ++term)
     for (int panel = first_panel; panel < last_panel; ++panel) {
@@ -644,7 +670,8 @@ void panel_input_gradient(const Layer& l, int images, const Term* terms, int num
     in_blocks(images, [&](int m, int count) {
       Run runs[2];
       for (int term = 0; term < num_terms; ++term)
-        runs[term] = {terms[term].inputs + long(m) * l.outputs, terms[term].other + long(panel) * l.outputs * kPanel + k};
+        runs[term] = {terms[term].inputs + long(m) * l.outputs,
+                      terms[term].other + long(panel) * l.outputs * kPanel + k};
       float* to = out + m * l.padded_inputs() + long(panel) * kPanel + k;
       tile<2>(count, runs, num_terms, l.outputs, {l.outputs, 1, kPanel}, [&](int row, int lane, Vec value) {
         store(to + row * l.padded_inputs() + lane, value);
@@ -652,7 +679,7 @@ void panel_input_gradient(const Layer& l, int images, const Term* terms, int num
     });
 }
 
-// [M, O] to the padded input of the next layer, with ReLU; `where` is that input on the way there, if this is a derivative.
+// [M, O] to the padded input of the next layer, with ReLU; `where` is that input on the way there, for a derivative.
 void dense_activation(const Layer& next, int images, const float* outputs, const float* where, float* out) {
   const int count = next.inputs;
   for (int m = 0; m < images; ++m) {
@@ -771,7 +798,7 @@ struct Batches {
   float rate;
 };
 
-void train(const Team& team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights, Scratch& s,
+void train(Team team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights, Scratch& s,
            float* trajectory) {
   const int count = static_cast<int>(chain.layers.size()), last = count - 1;
   const Grid& first = chain.layers[0].in;
@@ -848,7 +875,7 @@ void train(const Team& team, const Chain& chain, const Batches& batches, std::ve
     }
     for (int i = 0; i < count; ++i)
       if (!chain.layers[i].is_dense) descend(team, chain.layers[i], s.gradient[i], batches.rate, weights[i].kernel);
-    team.meet();
+    if (!team.goes_on()) return;
   }
 }
 
@@ -870,7 +897,7 @@ struct Dots {
 };
 
 // `weights` are those after the last step at first; `adjoint` is v of `workbench.training`, changed from step to step.
-void go_back(const Team& team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights,
+void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights,
              std::vector<Numbers>& adjoint, Scratch& s, Dots& d, float* trajectory, float* images_adjoint) {
   const int count = static_cast<int>(chain.layers.size()), last = count - 1;
   const Grid& first = chain.layers[0].in;
@@ -982,7 +1009,7 @@ void go_back(const Team& team, const Chain& chain, const Batches& batches, std::
       });
     for (int i = 0; i < count; ++i)
       if (!chain.layers[i].is_dense) descend(team, chain.layers[i], s.gradient[i], batches.rate, adjoint[i].kernel);
-    team.meet();
+    if (!team.goes_on()) return;
   }
 }
 
@@ -1065,7 +1092,6 @@ extern "C" int64_t workbench_slot(const int64_t* numbers, int64_t count, int64_t
   return make_chain(numbers, count, static_cast<int>(images)).slot;
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(workbench_forward, forward,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("layers"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(workbench_backward, backward,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("layers"));
+#define WORKBENCH_HANDLER ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("layers")
+XLA_FFI_DEFINE_HANDLER_SYMBOL(workbench_forward, forward, WORKBENCH_HANDLER);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(workbench_backward, backward, WORKBENCH_HANDLER);
