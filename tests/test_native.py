@@ -162,7 +162,7 @@ def test_several_clients_side_by_side_are_each_as_alone():
 
 _DIGEST = """
 import hashlib, os, sys
-os.sched_setaffinity(0, range(int(sys.argv[1])))
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 import jax, jax.numpy as jnp, numpy as np
 sys.path.insert(0, sys.argv[2])
 from test_native import RATE, NETWORKS, a_client
@@ -192,25 +192,51 @@ def test_the_numbers_do_not_depend_on_the_number_of_cores():
     assert digests[0] == digests[1], "one core and two compute different numbers"
 
 
+def conv(kernel_shape, last_inputs, **options):
+    return Layer("a", kernel_shape, **options), Layer("b", (last_inputs, 5), relu=False)
+
+
 @pytest.mark.parametrize(
-    ("layers", "dtype"),
+    "layers",
     [
-        (PAPER, jnp.float64),
-        ((Layer("a", (3, 3, 1, 24), padding=1), Layer("b", (24 * 784, 5), relu=False)), jnp.float32),
-        ((Layer("a", (784, 5), relu=False), Layer("b", (5, 5), relu=False)), jnp.float32),
+        conv((3, 3, 1, 24), 24 * 784, padding=1),
+        conv((3, 3, 1, 16), 16 * 784, padding=1, relu=False),
+        conv((3, 3, 2, 16), 16 * 784, padding=1),
+        conv((3, 3, 1, 16), 16 * 784, padding=0),
+        conv((3, 2, 1, 16), 16 * 784, padding=1),
+        conv((3, 3, 1, 16), 16 * 24 * 24, padding=-1),
+        conv((2, 2, 1, 16), 16 * 13 * 13, padding=0, pool=True),
+        conv((33, 33, 1, 16), 16 * 28 * 28, padding=16),
+        (Layer("a", (3, 3, 1, 16), padding=1, relu=False),),
     ],
-    ids=["float64", "24 channels", "no ReLU between"],
+    ids=["24 channels", "no ReLU", "channels", "inputs", "not square", "negative", "odd pool", "large", "no dense"],
 )
-def test_what_it_does_not_know_is_left_to_jax(layers, dtype):
+def test_what_it_does_not_know_is_left_to_jax(layers):
+    weights, batches, _ = a_client(layers, (28, 28, 1), 1, 2, 2, jnp.float32)
+    assert not native.can_train(layers, weights, batches.images)
+
+
+def test_other_number_types_are_left_to_jax():
     with jax.enable_x64(True):
-        weights, batches, _ = a_client(layers, (28, 28, 1), 1, 2, 2, dtype)
-        assert not native.can_train(layers, weights, batches.images)
+        weights, batches, _ = a_client(PAPER, (28, 28, 1), 1, 2, 2, jnp.float64)
+        assert not native.can_train(PAPER, weights, batches.images)
+
+
+def test_training_alone_keeps_nothing_of_its_steps():
+    layers, image_shape = NETWORKS["femnist"]
+    weights, batches, _ = a_client(layers, image_shape, 3, 4, 1, jnp.float32)
+    final, kept = native.forward(layers, weights, batches, jnp.float32(RATE), keep=False)
+    right, all_kept = native.forward(layers, weights, batches, jnp.float32(RATE), keep=True)
+    assert (len(kept), len(all_kept)) == (1, 12)
+    for found, expected in zip(jax.tree.leaves(final), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_compiler_that_fails_is_no_library_and_no_error(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
-    monkeypatch.setenv("CXX", "false")
-    assert native.build() is None
+    for compiler in ("false", "false --flag", "no-such-compiler"):
+        monkeypatch.setenv("CXX", compiler)
+        assert native.build() is None, compiler
     assert not list(tmp_path.rglob("*.so"))
 
 
@@ -218,6 +244,28 @@ def test_a_broken_library_is_left_aside(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     native.library_path().parent.mkdir()
     native.library_path().write_bytes(b"not a library")
+    assert native._library.__wrapped__() is None
+
+
+def test_a_broken_library_is_compiled_again(monkeypatch, tmp_path):
+    working = native.library_path()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    native.library_path().parent.mkdir()
+    native.library_path().write_bytes(b"not a library")
+    # A compiler that takes no time: it knows the answer.
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{working}" "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert native.build() == native.library_path()
+    assert native.library_path().read_bytes() == working.read_bytes()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    in_the_way = tmp_path / "a file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("WORKBENCH_CACHE", str(in_the_way / "cache"))
+    assert native.build() is None
     assert native._library.__wrapped__() is None
 
 

@@ -177,11 +177,11 @@ _chain_sgd.defvjp(_forward, _backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _native_sgd(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> Weights:
-    return native.forward(layers, weights, batches, rate)[0]
+    return native.forward(layers, weights, batches, rate, keep=False)[0]
 
 
 def _native_forward(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> tuple[Weights, Any]:
-    final, trajectory = native.forward(layers, weights, batches, rate)
+    final, trajectory = native.forward(layers, weights, batches, rate, keep=True)
     return final, (batches, rate, final, trajectory)
 
 

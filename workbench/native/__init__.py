@@ -13,10 +13,12 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,65 +40,95 @@ _UNIT = 16  # channels come in whole vectors
 
 def library_path() -> Path:
     """Where the compiled library is or would be: another source, processor or version of JAX has another."""
-    processor = platform.machine()
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        lines = information.read_text().splitlines()
-        processor += next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    told = "\n".join((_SOURCE.read_text(), *_FLAGS, processor, jax.__version__))
-    return cache_folder() / "native" / f"simulation-{hashlib.sha256(told.encode()).hexdigest()[:16]}.so"
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        # A home that machines share may have one for each.
+        processor = platform.node()
+    told = (_SOURCE.read_text(), *_FLAGS, platform.machine(), processor, jax.__version__, version("jaxlib"))
+    return cache_folder() / "native" / f"simulation-{hashlib.sha256(chr(0).join(told).encode()).hexdigest()[:16]}.so"
 
 
 def build() -> Path | None:
     """Compile the library if it is not there; None where this machine cannot."""
-    path = library_path()
-    if path.exists():
-        return path
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
+    found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    compiler = shlex.split(os.environ.get("CXX", "")) or ([found] if found else [])
+    try:
+        path = library_path()
+        if _open(path) is None and compiler:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                made = Path(folder) / "simulation.so"
+                # The headers are another project's, and so are the warnings in them.
+                command = [*compiler, *_FLAGS, "-isystem", jax.ffi.include_dir(), "-o", str(made), str(_SOURCE)]
+                if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                    made.replace(path)
+        return path if _open(path) else None
+    except OSError:
         return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / "simulation.so"
-        # The headers are another project's, and so are the warnings in them.
-        command = [compiler, *_FLAGS, "-isystem", jax.ffi.include_dir(), "-o", str(made), str(_SOURCE)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            return None
-        made.replace(path)
-    return path
+
+
+def _open(path: Path) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(str(path)) if path.exists() else None
+    except OSError:
+        return None
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    path = library_path()
-    if os.environ.get("WORKBENCH_NATIVE") == "0" or not path.exists():
+    if os.environ.get("WORKBENCH_NATIVE") == "0":
         return None
     try:
-        library = ctypes.CDLL(str(path))
+        library = _open(library_path())
     except OSError:
         return None
-    library.workbench_slot.restype = ctypes.c_int64
-    for name in ("workbench_forward", "workbench_backward"):
-        target = jax.ffi.pycapsule(getattr(library, name))  # type: ignore[no-untyped-call]
-        jax.ffi.register_ffi_target(name, target, platform="cpu")
+    if library is not None:
+        library.workbench_slot.restype = ctypes.c_int64
+        for name in ("workbench_forward", "workbench_backward"):
+            target = jax.ffi.pycapsule(getattr(library, name))  # type: ignore[no-untyped-call]
+            jax.ffi.register_ffi_target(name, target, platform="cpu")
     return library
 
 
 def can_train(layers: tuple[Layer, ...], weights: Weights, images: Array) -> bool:
     """Whether the library is there, computations go to a CPU, and it knows this chain and these number types."""
-    *hidden, last = layers
-    convolutions = [layer for layer in layers if not layer.is_dense]
     return (
         all(array.dtype == jnp.float32 for array in (*jax.tree.leaves(weights), images))
-        and last.is_dense
-        and not last.relu
-        and all(layer.relu for layer in hidden)
-        and layers[: len(convolutions)] == tuple(convolutions)
-        and all(layer.kernel_shape[3] % _UNIT == 0 for layer in convolutions)
-        and all(layer.kernel_shape[0] <= _MOST_KERNEL_ROWS for layer in convolutions)
+        and _knows(layers, images.shape[-3:])
         and jax.default_backend() == "cpu"
+        # What is kept between the two ways has places that nobody writes or reads, and flags that look like NaN.
+        and not jax.config.jax_debug_nans  # type: ignore[attr-defined]
         and _library() is not None
     )
+
+
+def _knows(layers: tuple[Layer, ...], image_shape: tuple[int, ...]) -> bool:
+    """Whether the layers fit each other and are of the kinds that there is code for."""
+    height, width, channels = image_shape
+    for index, layer in enumerate(layers):
+        is_last = index == len(layers) - 1
+        if layer.relu == is_last:
+            return False
+        if layer.is_dense:
+            inputs, channels = height * width * channels, layer.kernel_shape[1]
+            if layer.kernel_shape[0] != inputs or layer.pool:
+                return False
+            height = width = 1
+            continue
+        size, other_size, inputs, filters = layer.kernel_shape
+        is_after_dense = index > 0 and layers[index - 1].is_dense
+        if is_last or is_after_dense or inputs != channels or size != other_size or not 0 < size <= _MOST_KERNEL_ROWS:
+            return False
+        height, width, channels = height + 2 * layer.padding - size + 1, width + 2 * layer.padding - size + 1, filters
+        if filters % _UNIT or layer.padding < 0 or min(height, width) < 1:
+            return False
+        if layer.pool:
+            if height % 2 or width % 2:
+                return False
+            height, width = height // 2, width // 2
+    return True
 
 
 def kept_floats(layers: tuple[Layer, ...], image_shape: tuple[int, ...], batch_size: int) -> int:
@@ -108,12 +140,14 @@ def kept_floats(layers: tuple[Layer, ...], image_shape: tuple[int, ...], batch_s
     return int(library.workbench_slot(numbers, ctypes.c_int64(len(shape)), ctypes.c_int64(batch_size)))
 
 
-def forward(layers: tuple[Layer, ...], weights: Weights, batches: Any, rate: Array) -> tuple[Weights, Array]:
-    """The weights after one SGD step on each batch, and what `backward` needs of every step."""
+def forward(
+    layers: tuple[Layer, ...], weights: Weights, batches: Any, rate: Array, *, keep: bool
+) -> tuple[Weights, Array]:
+    """The weights after one SGD step on each batch, and what `backward` needs of every step, if that shall be kept."""
     num_steps, batch_size, *image_shape = batches.images.shape
     arrays = _arrays(layers, weights)
     num_kept = kept_floats(layers, tuple(image_shape), batch_size)
-    made = jax.eval_shape(lambda: [*arrays, jnp.zeros((num_steps, num_kept), jnp.float32)])
+    made = jax.eval_shape(lambda: [*arrays, jnp.zeros((num_steps if keep else 1, num_kept), jnp.float32)])
     call: Any = jax.ffi.ffi_call("workbench_forward", made, vmap_method="sequential")
     *final, trajectory = call(*_given(batches, rate), *arrays, layers=_shape(layers, tuple(image_shape)))
     return _weights(layers, final), trajectory
@@ -151,4 +185,6 @@ def _weights(layers: tuple[Layer, ...], arrays: list[Array]) -> Weights:
 
 
 def _given(batches: Any, rate: Array) -> tuple[Array, ...]:
-    return batches.images, batches.labels.astype(jnp.int32), batches.share, jnp.asarray(rate, jnp.float32)
+    # Where somebody has turned on 64-bit numbers, whatever is not asked for in 32 bits is not.
+    share, labels = batches.share.astype(jnp.float32), batches.labels.astype(jnp.int32)
+    return batches.images, labels, share, jnp.asarray(rate, jnp.float32)

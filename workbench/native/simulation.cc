@@ -14,9 +14,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -58,7 +61,7 @@ inline float sum_of(Vec value) {
   return parts[0];
 }
 
-long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; }
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Threads that go through the same program together
@@ -67,41 +70,53 @@ long round_up(long value, long unit) { return (value + unit - 1) / unit * unit; 
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #endif
 }
 
-// Where threads wait for each other. One whose core another program has keeps all others waiting: where that
-// happens often, half of them go on without the others. The numbers stay the same.
+// Where threads wait for each other. A thread whose core another program has keeps all others waiting: where that
+// happens often, half of them go on without the rest. The numbers stay the same.
 class Barrier {
  public:
-  explicit Barrier(int size) : size_(size) {}
   int size() const { return size_.load(std::memory_order_relaxed); }
-  void wait(bool may_shrink = false) {
+  void set_size(int size) { size_.store(size, std::memory_order_relaxed); }
+
+  void wait(bool is_end_of_step = false) {
     const int size = this->size();
     if (size == 1) return;
     const int round = round_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
       arrived_.store(0, std::memory_order_relaxed);
-      if (may_shrink && sleeps_.load(std::memory_order_relaxed) > kMostSleeps) {
-        size_.store(size / 2, std::memory_order_relaxed);
-        sleeps_.store(0, std::memory_order_relaxed);
-      }
-      round_.store(round + 1, std::memory_order_release);
+      if (is_end_of_step) judge(size);
+      round_.store(round + 1);
       round_.notify_all();
       return;
     }
-    for (int spins = 0; spins < kMostSpins; ++spins) {
-      if (round_.load(std::memory_order_acquire) != round) return;
-      relax();
-    }
-    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
+    // that is waited for must have lost its own.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    do {
+      for (int spins = 0; spins < 64; ++spins) {
+        if (round_.load(std::memory_order_acquire) != round) return;
+        relax();
+      }
+    } while (std::chrono::steady_clock::now() < until);
+    if (slept_in_.exchange(round, std::memory_order_relaxed) != round) sleeps_.fetch_add(1, std::memory_order_relaxed);
     round_.wait(round, std::memory_order_acquire);
   }
 
  private:
-  static constexpr int kMostSpins = 20000;  // a fraction of a millisecond: longer than threads differ undisturbed
-  static constexpr int kMostSleeps = 8;
-  std::atomic<int> size_, arrived_{0}, round_{0}, sleeps_{0};
+  // Only the last to arrive is here. Sleeps in more than a quarter of the steps are too many.
+  void judge(int size) {
+    lost_ = std::max(0, lost_ + 4 * sleeps_.exchange(0, std::memory_order_relaxed) - 1);
+    if (lost_ <= 32) return;
+    lost_ = 0;
+    set_size(size / 2);
+  }
+
+  std::atomic<int> size_{1}, arrived_{0}, round_{0}, sleeps_{0}, slept_in_{-1};
+  int lost_ = 0;
 };
 
 struct Team {
@@ -116,7 +131,9 @@ struct Team {
   }
   bool is_first() const { return index == 0; }
   // This thread's part of some units of work, as [first, last).
-  std::pair<int, int> part(int units) const { return {units * index / size, units * (index + 1) / size}; }
+  std::pair<int, int> part(int64_t units) const {
+    return {static_cast<int>(units * index / size), static_cast<int>(units * (index + 1) / size)};
+  }
   template <class Work>
   void each(int units, Work work) const {
     const auto [first, last] = part(units);
@@ -135,12 +152,24 @@ int num_threads() {
 
 template <class Program>
 void together(Program program) {
-  const int size = num_threads();
-  Barrier barrier(size);
+  Barrier barrier;
+  std::atomic<int> size{0};  // known once it is clear how many threads there can be
   std::vector<std::thread> others;
-  for (int index = 1; index < size; ++index)
-    others.emplace_back([&, index] { program(Team{index, size, &barrier}); });
-  program(Team{0, size, &barrier});
+  const int wanted = num_threads();
+  others.reserve(wanted);
+  try {
+    for (int index = 1; index < wanted; ++index)
+      others.emplace_back([&, index] {
+        size.wait(0);
+        program(Team{index, size.load(), &barrier});
+      });
+  } catch (const std::system_error&) {
+    // This user has no more threads; those that are there will do.
+  }
+  barrier.set_size(static_cast<int>(others.size()) + 1);
+  size.store(barrier.size());
+  size.notify_all();
+  program(Team{0, size.load(), &barrier});
   for (auto& other : others) other.join();
 }
 
@@ -155,7 +184,7 @@ struct Run {
 };
 
 struct Strides {
-  long a_row, a_step, b_step;
+  int64_t a_row, a_step, b_step;
 };
 
 template <int kTileRows, int kVectors, class Finish>
@@ -195,8 +224,8 @@ template <class Work>
 void in_blocks(int rows, Work work) {
   const int blocks = num_blocks(rows);
   for (int block = 0; block < blocks; ++block) {
-    const int first = rows * block / blocks;
-    work(first, rows * (block + 1) / blocks - first);
+    const int first = static_cast<int>(int64_t(rows) * block / blocks);
+    work(first, static_cast<int>(int64_t(rows) * (block + 1) / blocks) - first);
   }
 }
 
@@ -217,12 +246,12 @@ void with_vectors(int channels, Work work) {
 // M pictures with a border of zeros.
 struct Grid {
   int height, width, channels, border;
-  long row, image;
+  int64_t row, image;
   Grid() = default;
-  Grid(int height, int width, int channels, int border, long unit = 1)
-      : height(height), width(width), channels(channels), border(border), row(long(width + 2 * border) * channels),
+  Grid(int height, int width, int channels, int border, int64_t unit = 1)
+      : height(height), width(width), channels(channels), border(border), row(int64_t(width + 2 * border) * channels),
         image(round_up((height + 2 * border) * row, unit)) {}
-  long at(int m, int y, int x) const { return m * image + (y + border) * row + long(x + border) * channels; }
+  int64_t at(int m, int y, int x) const { return m * image + (y + border) * row + int64_t(x + border) * channels; }
 };
 
 struct Layer {
@@ -234,28 +263,28 @@ struct Layer {
   Grid in;                               // its input
   Grid out;                              // the gradient at a convolution's output, with the border its transpose needs
   int shift;                             // of the transpose: where it begins in that border
-  long kernel_numbers, bias_numbers;
+  int64_t kernel_numbers, bias_numbers;
   // Where a step's slot of the trajectory has them, in floats.
-  long kernel_at, active_at, input_at, gradient_at;
+  int64_t kernel_at, active_at, input_at, gradient_at;
 
   int num_parts() const { return is_dense || channels >= kLanes ? 1 : 4; }  // of the sums of a kernel gradient
-  long padded_inputs() const { return long(panels) * kPanel; }
+  int64_t padded_inputs() const { return int64_t(panels) * kPanel; }
 };
 
 struct Chain {
   int images;  // M
   std::vector<Layer> layers;
-  long slot;  // floats kept of a step
-  long logit_gradient_at, probabilities_at;
+  int64_t slot;  // floats kept of a step
+  int64_t logit_gradient_at, probabilities_at;
   int classes;
 };
 
 // Each layer as (is dense, k or K, padding, C, F or O, ReLU, pooling), after (H, W, C) of an image.
-Chain make_chain(const int64_t* numbers, long count, int images) {
+Chain make_chain(const int64_t* numbers, int64_t count, int images) {
   Chain chain{images, {}, 0, 0, 0, 0};
   int height = numbers[0], width = numbers[1], channels = numbers[2];
-  const auto take = [&](long floats) {
-    const long at = chain.slot;
+  const auto take = [&](int64_t floats) {
+    const int64_t at = chain.slot;
     chain.slot += round_up(floats, 16);
     return at;
   };
@@ -285,13 +314,13 @@ Chain make_chain(const int64_t* numbers, long count, int images) {
       const int border = l.size - 1 - l.padding;
       l.out = Grid(l.out_height, l.out_width, l.filters, std::max(0, border));
       l.shift = l.out.border - border;
-      l.kernel_numbers = long(l.size) * l.size * l.channels * l.filters;
+      l.kernel_numbers = int64_t(l.size) * l.size * l.channels * l.filters;
       l.bias_numbers = l.filters;
       l.after_height = height = l.pool ? l.out_height / 2 : l.out_height;
       l.after_width = width = l.pool ? l.out_width / 2 : l.out_width;
       channels = l.filters;
       l.kernel_at = take(l.kernel_numbers);
-      l.active_at = take((long(images) * l.out_height * l.out_width * l.filters + 3) / 4);
+      l.active_at = take((int64_t(images) * l.out_height * l.out_width * l.filters + 3) / 4);
     }
     if (!chain.layers.empty()) {
       l.input_at = take(images * l.in.image);
@@ -300,13 +329,13 @@ Chain make_chain(const int64_t* numbers, long count, int images) {
     chain.layers.push_back(l);
   }
   chain.classes = channels;
-  chain.logit_gradient_at = take(long(images) * channels);
-  chain.probabilities_at = take(long(images) * channels);
+  chain.logit_gradient_at = take(int64_t(images) * channels);
+  chain.probabilities_at = take(int64_t(images) * channels);
   return chain;
 }
 
 // Memory that is written for the first time comes in pages, and one of 2 MB is had faster than 512 of 4 KB.
-void ask_for_large_pages(float* from, long floats) {
+void ask_for_large_pages(float* from, int64_t floats) {
 #ifdef MADV_HUGEPAGE
   constexpr uintptr_t kPage = 4096;
   const auto first = (reinterpret_cast<uintptr_t>(from) + kPage - 1) / kPage * kPage;
@@ -318,7 +347,7 @@ void ask_for_large_pages(float* from, long floats) {
 // Arrays that live as long as a call; zeros at first, so that borders need no more care.
 class Arena {
  public:
-  float* take(long floats) {
+  float* take(int64_t floats) {
     held_.emplace_back(floats + 16, 0.0f);
     const auto address = reinterpret_cast<uintptr_t>(held_.back().data());
     return reinterpret_cast<float*>((address + 63) / 64 * 64);
@@ -330,8 +359,8 @@ class Arena {
 
 void clear_border(const Grid& grid, float* pictures, int m) {
   float* picture = pictures + m * grid.image;
-  const long side = long(grid.border) * grid.channels;
-  const long end = (grid.height + 2 * grid.border) * grid.row;
+  const int64_t side = int64_t(grid.border) * grid.channels;
+  const int64_t end = (grid.height + 2 * grid.border) * grid.row;
   if (side) {
     std::fill(picture, picture + grid.border * grid.row, 0.0f);
     std::fill(picture + (grid.height + grid.border) * grid.row, picture + end, 0.0f);
@@ -345,9 +374,9 @@ void clear_border(const Grid& grid, float* pictures, int m) {
 }
 
 void copy_images(const Grid& grid, const float* from, float* to, int m) {
-  const long line = long(grid.width) * grid.channels;
+  const int64_t line = int64_t(grid.width) * grid.channels;
   for (int y = 0; y < grid.height; ++y)
-    std::memcpy(to + grid.at(m, y, 0), from + (long(m) * grid.height + y) * line, line * sizeof(float));
+    std::memcpy(to + grid.at(m, y, 0), from + (int64_t(m) * grid.height + y) * line, line * sizeof(float));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -365,15 +394,15 @@ constexpr int kMostRuns = 2 * 32;  // two terms, kernels of up to 32 rows
 // One row of a convolution: kVectors vectors of channels from `filter` on, for `width` pixels, to out[x * out_step].
 template <int kVectors>
 void convolve_row(const Term* terms, int num_terms, const Grid& in, int first_y, int first_x, int size, int filters,
-                  int m, int filter, int width, float* out, long out_step) {
+                  int m, int filter, int width, float* out, int64_t out_step) {
   in_blocks(width, [&](int x, int count) {
     Run runs[kMostRuns];
     int num_runs = 0;
     for (int term = 0; term < num_terms; ++term)
       for (int row = 0; row < size; ++row)
         runs[num_runs++] = {
-            terms[term].inputs + m * in.image + (first_y + row) * in.row + long(first_x + x) * in.channels,
-            terms[term].other + long(row) * size * in.channels * filters + filter};
+            terms[term].inputs + m * in.image + (first_y + row) * in.row + int64_t(first_x + x) * in.channels,
+            terms[term].other + int64_t(row) * size * in.channels * filters + filter};
     tile<kVectors>(count, runs, num_runs, size * in.channels, {in.channels, 1, filters},
                    [&](int pixel, int lane, Vec value) { store(out + (x + pixel) * out_step + lane, value); });
   });
@@ -388,12 +417,12 @@ void activated_row(const Layer& l, const Term* terms, int num_terms, const float
   const int num_rows = l.pool ? 2 : 1;
   for (int r = 0; r < num_rows; ++r) {
     const int out_y = num_rows * y + r;
-    float* row = rows + long(r) * l.out_width * kWidth;
+    float* row = rows + int64_t(r) * l.out_width * kWidth;
     convolve_row<kVectors>(terms, num_terms, l.in, out_y, 0, l.size, l.filters, m, filter, l.out_width, row, kWidth);
-    int8_t* on = active + ((long(m) * l.out_height + out_y) * l.out_width) * l.filters + filter;
+    int8_t* on = active + ((int64_t(m) * l.out_height + out_y) * l.out_width) * l.filters + filter;
     for (int x = 0; x < l.out_width; ++x)
       for (int lane = 0; lane < kWidth; lane += kLanes) {
-        auto* flags = reinterpret_cast<ByteVec*>(on + long(x) * l.filters + lane);
+        auto* flags = reinterpret_cast<ByteVec*>(on + int64_t(x) * l.filters + lane);
         const Vec value = load(row + x * kWidth + lane) + load(bias + filter + lane);
         IntVec passes;
         if constexpr (is_derivative) {
@@ -405,13 +434,13 @@ void activated_row(const Layer& l, const Term* terms, int num_terms, const float
         store(row + x * kWidth + lane, reinterpret_cast<Vec>(reinterpret_cast<IntVec>(value) & passes));
       }
   }
-  const float* below = rows + long(l.out_width) * kWidth;
+  const float* below = rows + int64_t(l.out_width) * kWidth;
   for (int x = 0; x < l.after_width; ++x)
     for (int lane = 0; lane < kWidth; lane += kLanes) {
-      const float* from = rows + long(num_rows) * x * kWidth + lane;
+      const float* from = rows + int64_t(num_rows) * x * kWidth + lane;
       Vec value = load(from);
       if (l.pool) {
-        const float* under = below + 2L * x * kWidth + lane;
+        const float* under = below + int64_t(2) * x * kWidth + lane;
         value = 0.25f * (value + load(from + kWidth) + load(under) + load(under + kWidth));
       }
       store(out + next.at(m, y, x) + filter + lane, value);
@@ -445,7 +474,7 @@ void spread_by(const Team& team, const Chain& chain, const Layer& l, const Grid&
       for (int lane = 0; lane < l.filters; lane += kLanes) {
         const auto value = reinterpret_cast<IntVec>(kShare * load(gradient + next.at(m, y, x) + lane));
         for (int row = kStep * y; row < kStep * (y + 1); ++row) {
-          const int8_t* on = active + ((long(m) * l.out_height + row) * l.out_width + kStep * x) * l.filters + lane;
+          const int8_t* on = active + ((int64_t(m) * l.out_height + row) * l.out_width + kStep * x) * l.filters + lane;
           float* to = out + l.out.at(m, row, kStep * x) + lane;
           for (int column = 0; column < kStep; ++column, on += l.filters, to += l.filters)
             store(to, reinterpret_cast<Vec>(
@@ -468,12 +497,12 @@ void spread(const Team& team, const Chain& chain, int index, const float* gradie
 void turn_kernel(const Team& team, const Layer& l, const float* kernel, float* turned) {
   const int offsets = l.size * l.size;
   team.each(offsets, [&](int unit) {
-    const float* from = kernel + long(offsets - 1 - unit) * l.channels * l.filters;
-    float* to = turned + long(unit) * l.channels * l.filters;
+    const float* from = kernel + int64_t(offsets - 1 - unit) * l.channels * l.filters;
+    float* to = turned + int64_t(unit) * l.channels * l.filters;
     for (int c = 0; c < l.channels; c += kLanes)
       for (int f = 0; f < l.filters; ++f)
         for (int lane = 0; lane < kLanes; ++lane)
-          to[long(f) * l.channels + c + lane] = from[long(c + lane) * l.filters + f];
+          to[int64_t(f) * l.channels + c + lane] = from[int64_t(c + lane) * l.filters + f];
   });
 }
 
@@ -507,7 +536,7 @@ void image_gradient(const Team& team, const Chain& chain, const Term* terms, int
           for (int row = 0; row < l.size; ++row)
             for (int column = 0; column < l.size; ++column) {
               const int offset = (l.size - 1 - row) * l.size + l.size - 1 - column;
-              const float* kernel = terms[term].other + (long(offset) * l.channels + c) * l.filters;
+              const float* kernel = terms[term].other + (int64_t(offset) * l.channels + c) * l.filters;
               const float* from = terms[term].inputs + m * l.out.image + (y + l.shift + row) * l.out.row;
               for (int f = 0; f < l.filters; f += kLanes) {
                 const Vec weight = load(kernel + f);
@@ -515,28 +544,27 @@ void image_gradient(const Team& team, const Chain& chain, const Term* terms, int
                 for (int pixel = 0; pixel < kPixels; ++pixel) {
                   // Past the end of a row the last pixel stands in; its sum is not used.
                   const int at = x + std::min(pixel, count - 1) + l.shift + column;
-                  sums[pixel] += weight * load(from + long(at) * l.filters + f);
+                  sums[pixel] += weight * load(from + int64_t(at) * l.filters + f);
                 }
               }
             }
         for (int pixel = 0; pixel < count; ++pixel)
-          out[(long(unit) * l.in.width + x + pixel) * l.channels + c] = scale * sum_of(sums[pixel]);
+          out[(int64_t(unit) * l.in.width + x + pixel) * l.channels + c] = scale * sum_of(sums[pixel]);
       }
   });
 }
 
 // The gradients of a convolution's kernel and bias, in num_parts() parts that `descend` adds up.
 void kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                     const float* bias_gradient_of, float* out) {
+                     const float* bias_gradient_of, float* out, Run* runs) {
   static const float one = 1.0f;
   const Layer& l = chain.layers[index];
   const int run_rows = l.size * l.channels;  // of the kernel, that lie together in a row of the input
   const int blocks = num_blocks(run_rows), parts = l.num_parts(), lines = chain.images * l.out_height;
-  const long part_numbers = l.kernel_numbers + l.bias_numbers;
+  const int64_t part_numbers = l.kernel_numbers + l.bias_numbers;
   with_vectors(l.filters, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value;
     const int chunks = l.filters / (kVectors * kLanes), rows = l.size * blocks + 1;  // one more for the bias
-    std::vector<Run> runs(2 * lines);
     team.each(parts * rows * chunks, [&](int unit) {
       // A thread's own channels first: its half of the gradient stays in its cache.
       const int filter = unit / (parts * rows) * kVectors * kLanes, part = unit / rows % parts, row = unit % rows;
@@ -554,19 +582,19 @@ void kernel_gradient(const Team& team, const Chain& chain, int index, const Term
               is_bias ? &one : terms[term].inputs + m * l.in.image + (y + kernel_row) * l.in.row + first, gradient};
         }
       float* to = out + part * part_numbers + filter +
-                  (is_bias ? l.kernel_numbers : (long(kernel_row) * run_rows + first) * l.filters);
-      tile<kVectors>(count, runs.data(), num_runs, l.out_width, {is_bias ? 0 : 1, is_bias ? 0 : l.channels, l.filters},
-                     [&](int r, int lane, Vec value) { store(to + long(r) * l.filters + lane, value); });
+                  (is_bias ? l.kernel_numbers : (int64_t(kernel_row) * run_rows + first) * l.filters);
+      tile<kVectors>(count, runs, num_runs, l.out_width, {is_bias ? 0 : 1, is_bias ? 0 : l.channels, l.filters},
+                     [&](int r, int lane, Vec value) { store(to + int64_t(r) * l.filters + lane, value); });
     });
   });
 }
 
 // numbers -= rate * gradient, for a convolution's kernel and bias, which lie behind each other.
 void descend(const Team& team, const Layer& l, const float* gradient, float rate, float* numbers) {
-  const long total = l.kernel_numbers + l.bias_numbers;
+  const int64_t total = l.kernel_numbers + l.bias_numbers;
   const int parts = l.num_parts();
   team.each(static_cast<int>(total / kLanes), [&](int unit) {
-    const long at = long(unit) * kLanes;
+    const int64_t at = int64_t(unit) * kLanes;
     Vec sum = load(gradient + at);
     for (int part = 1; part < parts; ++part) sum += load(gradient + part * total + at);
     store(numbers + at, load(numbers + at) - rate * sum);
@@ -580,13 +608,13 @@ void descend(const Team& team, const Layer& l, const float* gradient, float rate
 void to_panels(const Layer& l, const float* kernel, float* panels) {
   for (int k = 0; k < l.inputs; ++k)
     for (int o = 0; o < l.outputs; ++o)
-      panels[(long(k / kPanel) * l.outputs + o) * kPanel + k % kPanel] = kernel[long(k) * l.outputs + o];
+      panels[(int64_t(k / kPanel) * l.outputs + o) * kPanel + k % kPanel] = kernel[int64_t(k) * l.outputs + o];
 }
 
 void from_panels(const Layer& l, const float* panels, float* kernel) {
   for (int k = 0; k < l.inputs; ++k)
     for (int o = 0; o < l.outputs; ++o)
-      kernel[long(k) * l.outputs + o] = panels[(long(k / kPanel) * l.outputs + o) * kPanel + k % kPanel];
+      kernel[int64_t(k) * l.outputs + o] = panels[(int64_t(k / kPanel) * l.outputs + o) * kPanel + k % kPanel];
 }
 
 template <int kImages, int kOutputs>
@@ -595,8 +623,8 @@ void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, 
   Vec sums[kImages][kOutputs] = {};
   for (int term = 0; term < num_terms; ++term)
     for (int panel = first_panel; panel < last_panel; ++panel) {
-      const float* x = terms[term].inputs + m * l.padded_inputs() + long(panel) * kPanel;
-      const float* w = terms[term].other + (long(panel) * l.outputs + o) * kPanel;
+      const float* x = terms[term].inputs + m * l.padded_inputs() + int64_t(panel) * kPanel;
+      const float* w = terms[term].other + (int64_t(panel) * l.outputs + o) * kPanel;
       for (int k = 0; k < kPanel; k += kLanes) {
         Vec left[kImages];
 #pragma GCC unroll 8
@@ -612,7 +640,7 @@ void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, 
 #pragma GCC unroll 8
   for (int i = 0; i < kImages; ++i)
 #pragma GCC unroll 8
-    for (int j = 0; j < kOutputs; ++j) out[long(m + i) * l.outputs + o + j] = sum_of(sums[i][j]);
+    for (int j = 0; j < kOutputs; ++j) out[int64_t(m + i) * l.outputs + o + j] = sum_of(sums[i][j]);
 }
 
 template <int kImages = kDot, int kOutputs = kDot>
@@ -634,7 +662,7 @@ std::pair<int, int> panels_of(const Layer& l, int chunk) {
 
 void partial_outputs(const Layer& l, int images, const Term* terms, int num_terms, int chunk, float* partial) {
   const auto [first, last] = panels_of(l, chunk);
-  float* out = partial + long(chunk) * images * l.outputs;
+  float* out = partial + int64_t(chunk) * images * l.outputs;
   for (int o = 0; o < l.outputs; o += kDot)
     for (int m = 0; m < images; m += kDot)
       dots(std::min(kDot, images - m), std::min(kDot, l.outputs - o), l, terms, num_terms, first, last, m, o, out);
@@ -642,23 +670,23 @@ void partial_outputs(const Layer& l, int images, const Term* terms, int num_term
 
 // [M, O]: the bias and all parts.
 void add_outputs(const Layer& l, int images, const float* partial, const float* bias, float* out) {
-  const long total = long(images) * l.outputs;
-  for (long i = 0; i < total; ++i) out[i] = bias[i % l.outputs];
+  const int64_t total = int64_t(images) * l.outputs;
+  for (int64_t i = 0; i < total; ++i) out[i] = bias[i % l.outputs];
   for (int chunk = 0; chunk < l.chunks; ++chunk)
-    for (long i = 0; i < total; ++i) out[i] += partial[chunk * total + i];
+    for (int64_t i = 0; i < total; ++i) out[i] += partial[chunk * total + i];
 }
 
 // panel += scale * sum over terms of inputs.T @ gradient, for one panel; gradients are [M, O].
 void change_panel(const Layer& l, int images, const Term* terms, int num_terms, float scale, int panel, float* panels) {
-  float* numbers = panels + long(panel) * l.outputs * kPanel;
+  float* numbers = panels + int64_t(panel) * l.outputs * kPanel;
   for (int k = 0; k < kPanel; k += 2 * kLanes)
     in_blocks(l.outputs, [&](int o, int count) {
       Run runs[2];
       for (int term = 0; term < num_terms; ++term)
-        runs[term] = {terms[term].other + o, terms[term].inputs + long(panel) * kPanel + k};
-      float* to = numbers + long(o) * kPanel + k;
+        runs[term] = {terms[term].other + o, terms[term].inputs + int64_t(panel) * kPanel + k};
+      float* to = numbers + int64_t(o) * kPanel + k;
       tile<2>(count, runs, num_terms, images, {1, l.outputs, l.padded_inputs()}, [&](int row, int lane, Vec value) {
-        float* at = to + long(row) * kPanel + lane;
+        float* at = to + int64_t(row) * kPanel + lane;
         store(at, load(at) + scale * value);
       });
     });
@@ -670,9 +698,9 @@ void panel_input_gradient(const Layer& l, int images, const Term* terms, int num
     in_blocks(images, [&](int m, int count) {
       Run runs[2];
       for (int term = 0; term < num_terms; ++term)
-        runs[term] = {terms[term].inputs + long(m) * l.outputs,
-                      terms[term].other + long(panel) * l.outputs * kPanel + k};
-      float* to = out + m * l.padded_inputs() + long(panel) * kPanel + k;
+        runs[term] = {terms[term].inputs + int64_t(m) * l.outputs,
+                      terms[term].other + int64_t(panel) * l.outputs * kPanel + k};
+      float* to = out + m * l.padded_inputs() + int64_t(panel) * kPanel + k;
       tile<2>(count, runs, num_terms, l.outputs, {l.outputs, 1, kPanel}, [&](int row, int lane, Vec value) {
         store(to + row * l.padded_inputs() + lane, value);
       });
@@ -685,7 +713,7 @@ void dense_activation(const Layer& next, int images, const float* outputs, const
   for (int m = 0; m < images; ++m) {
     float* row = out + m * next.padded_inputs();
     for (int o = 0; o < count; ++o) {
-      const float value = outputs[long(m) * count + o];
+      const float value = outputs[int64_t(m) * count + o];
       row[o] = (where ? where[m * next.padded_inputs() + o] : value) > 0.0f ? value : 0.0f;
     }
     std::fill(row + count, row + next.padded_inputs(), 0.0f);
@@ -696,15 +724,15 @@ void dense_activation(const Layer& next, int images, const float* outputs, const
 void dense_activation_transpose(const Layer& next, int images, const float* gradient, const float* where, float* out) {
   for (int m = 0; m < images; ++m)
     for (int o = 0; o < next.inputs; ++o) {
-      const long at = m * next.padded_inputs() + o;
-      out[long(m) * next.inputs + o] = where[at] > 0.0f ? gradient[at] : 0.0f;
+      const int64_t at = m * next.padded_inputs() + o;
+      out[int64_t(m) * next.inputs + o] = where[at] > 0.0f ? gradient[at] : 0.0f;
     }
 }
 
 void add_rows(int images, int outputs, const float* gradient, float scale, float* bias) {
   for (int o = 0; o < outputs; ++o) {
     float sum = 0.0f;
-    for (int m = 0; m < images; ++m) sum += gradient[long(m) * outputs + o];
+    for (int m = 0; m < images; ++m) sum += gradient[int64_t(m) * outputs + o];
     bias[o] += scale * sum;
   }
 }
@@ -754,23 +782,29 @@ struct Scratch {
   float* partial;                // sums of dense layers
   std::vector<float*> outputs;   // [M, O] of dense layers
   std::vector<float*> at_output; // [M, O] gradients there
-  std::vector<float*> rows;      // of a convolution, one for each thread
+  // One for each thread: rows of a convolution, and what the sums of a kernel gradient run over.
+  std::vector<float*> rows;
+  std::vector<std::vector<Run>> runs;
 
   Scratch(const Chain& chain, Arena& arena) {
-    long partial_numbers = 0, row_numbers = 0;
+    int64_t partial_numbers = 0, row_numbers = 0, num_runs = 0;
     images = arena.take(chain.images * chain.layers[0].in.image);
     for (const Layer& l : chain.layers) {
-      const long outputs_here = l.is_dense ? long(chain.images) * l.outputs : 0;
+      const int64_t outputs_here = l.is_dense ? int64_t(chain.images) * l.outputs : 0;
       turned.push_back(l.is_dense ? nullptr : arena.take(l.kernel_numbers));
       spread.push_back(l.is_dense ? nullptr : arena.take(chain.images * l.out.image));
       gradient.push_back(l.is_dense ? nullptr : arena.take(l.num_parts() * (l.kernel_numbers + l.bias_numbers)));
       outputs.push_back(arena.take(outputs_here));
       at_output.push_back(arena.take(outputs_here));
+      if (!l.is_dense) num_runs = std::max(num_runs, int64_t(2) * chain.images * l.out_height);
       partial_numbers = std::max(partial_numbers, kChunks * outputs_here);
-      row_numbers = std::max(row_numbers, l.is_dense ? 0 : 2L * l.out_width * 2 * kLanes);
+      row_numbers = std::max(row_numbers, l.is_dense ? int64_t(0) : int64_t(2) * l.out_width * 2 * kLanes);
     }
     partial = arena.take(partial_numbers);
-    for (int thread = 0; thread < kMostThreads; ++thread) rows.push_back(arena.take(row_numbers));
+    for (int thread = 0; thread < num_threads(); ++thread) {
+      rows.push_back(arena.take(row_numbers));
+      runs.emplace_back(num_runs);
+    }
   }
 };
 
@@ -778,14 +812,14 @@ void softmax_gradient(const Chain& chain, const float* logits, const int32_t* la
                       float* probabilities, float* gradient) {
   const int classes = chain.classes;
   for (int m = 0; m < chain.images; ++m) {
-    const float* z = logits + long(m) * classes;
-    float* p = probabilities + long(m) * classes;
+    const float* z = logits + int64_t(m) * classes;
+    float* p = probabilities + int64_t(m) * classes;
     const float most = *std::max_element(z, z + classes);
     float total = 0.0f;
     for (int k = 0; k < classes; ++k) total += p[k] = std::exp(z[k] - most);
     for (int k = 0; k < classes; ++k) {
       p[k] /= total;
-      gradient[long(m) * classes + k] = (p[k] - (k == labels[m] ? 1.0f : 0.0f)) * share[m];
+      gradient[int64_t(m) * classes + k] = (p[k] - (k == labels[m] ? 1.0f : 0.0f)) * share[m];
     }
   }
 }
@@ -798,17 +832,18 @@ struct Batches {
   float rate;
 };
 
+// With a trajectory of one step, every step uses that one again: nothing is kept.
 void train(Team team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights, Scratch& s,
-           float* trajectory) {
+           float* trajectory, int64_t kept_steps) {
   const int count = static_cast<int>(chain.layers.size()), last = count - 1;
   const Grid& first = chain.layers[0].in;
-  const long image_numbers = long(first.height) * first.width * first.channels;
+  const int64_t image_numbers = int64_t(first.height) * first.width * first.channels;
   float* rows = s.rows[team.index];
   for (int step = 0; step < batches.steps; ++step) {
-    float* slot = trajectory + step * chain.slot;
+    float* slot = trajectory + (step % kept_steps) * chain.slot;
     const auto input = [&](int i) { return i ? slot + chain.layers[i].input_at : s.images; };
     const auto active = [&](int i) { return reinterpret_cast<int8_t*>(slot + chain.layers[i].active_at); };
-    const float* images = batches.images + long(step) * chain.images * image_numbers;
+    const float* images = batches.images + int64_t(step) * chain.images * image_numbers;
     team.each(chain.images, [&](int m) {
       copy_images(first, images, s.images, m);
       for (int i = 1; i < count; ++i) clear_border(chain.layers[i].in, input(i), m);
@@ -837,8 +872,8 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
         if (i < last)
           dense_activation(chain.layers[i + 1], chain.images, s.outputs[i], nullptr, input(i + 1));
         else
-          softmax_gradient(chain, s.outputs[i], batches.labels + long(step) * chain.images,
-                           batches.share + long(step) * chain.images, slot + chain.probabilities_at,
+          softmax_gradient(chain, s.outputs[i], batches.labels + int64_t(step) * chain.images,
+                           batches.share + int64_t(step) * chain.images, slot + chain.probabilities_at,
                            slot + chain.logit_gradient_at);
       }
       team.meet();
@@ -868,7 +903,7 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
         spread(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i), s.spread[i]);
         team.meet();
         const Term change{input(i), s.spread[i]}, back{s.spread[i], s.turned[i]};
-        kernel_gradient(team, chain, i, &change, 1, s.spread[i], s.gradient[i]);
+        kernel_gradient(team, chain, i, &change, 1, s.spread[i], s.gradient[i], s.runs[team.index].data());
         if (i) input_gradient(team, chain, i, &back, 1, gradient);
       }
       team.meet();
@@ -885,7 +920,7 @@ struct Dots {
 
   Dots(const Chain& chain, Arena& arena) {
     for (const Layer& l : chain.layers) {
-      const long numbers = l.is_dense ? long(chain.images) * l.outputs : 0;
+      const int64_t numbers = l.is_dense ? int64_t(chain.images) * l.outputs : 0;
       turned.push_back(l.is_dense ? nullptr : arena.take(l.kernel_numbers));
       spread.push_back(l.is_dense ? nullptr : arena.take(chain.images * l.out.image));
       input.push_back(arena.take(chain.images * l.in.image));
@@ -901,7 +936,7 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
              std::vector<Numbers>& adjoint, Scratch& s, Dots& d, float* trajectory, float* images_adjoint) {
   const int count = static_cast<int>(chain.layers.size()), last = count - 1;
   const Grid& first = chain.layers[0].in;
-  const long image_numbers = long(first.height) * first.width * first.channels;
+  const int64_t image_numbers = int64_t(first.height) * first.width * first.channels;
   float* rows = s.rows[team.index];
   for (int step = batches.steps - 1; step >= 0; --step) {
     float* slot = trajectory + step * chain.slot;
@@ -911,7 +946,7 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
       return chain.layers[i].is_dense ? weights[i].kernel : slot + chain.layers[i].kernel_at;
     };
     const auto at_output = [&](int i) { return i == last ? slot + chain.logit_gradient_at : s.at_output[i]; };
-    const float* images = batches.images + long(step) * chain.images * image_numbers;
+    const float* images = batches.images + int64_t(step) * chain.images * image_numbers;
     team.each(chain.images, [&](int m) { copy_images(first, images, s.images, m); });
     for (int i = 0; i < count; ++i) {
       const Layer& l = chain.layers[i];
@@ -954,12 +989,12 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
         } else {
           const float* p = slot + chain.probabilities_at;
           for (int m = 0; m < chain.images; ++m, p += chain.classes) {
-            const float* z = d.outputs[i] + long(m) * chain.classes;
+            const float* z = d.outputs[i] + int64_t(m) * chain.classes;
             float mean = 0.0f;
             for (int k = 0; k < chain.classes; ++k) mean += p[k] * z[k];
             for (int k = 0; k < chain.classes; ++k)
-              d.at_output[i][long(m) * chain.classes + k] =
-                  p[k] * (z[k] - mean) * batches.share[long(step) * chain.images + m];
+              d.at_output[i][int64_t(m) * chain.classes + k] =
+                  p[k] * (z[k] - mean) * batches.share[int64_t(step) * chain.images + m];
           }
         }
       }
@@ -990,22 +1025,22 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
         spread(team, chain, i, d.gradient[i + 1], active(i), d.spread[i]);
         team.meet();
         const Term change[] = {{input(i), d.spread[i]}, {d.input[i], s.spread[i]}};
-        kernel_gradient(team, chain, i, change, num_terms, d.spread[i], s.gradient[i]);
+        kernel_gradient(team, chain, i, change, num_terms, d.spread[i], s.gradient[i], s.runs[team.index].data());
         if (i) {
           const Term back[] = {{d.spread[i], s.turned[i]}, {s.spread[i], d.turned[i]}};
           input_gradient(team, chain, i, back, 2, d.gradient[i]);
         } else {
           const Term back[] = {{d.spread[i], kernel(i)}, {s.spread[i], adjoint[i].kernel}};
           image_gradient(team, chain, back, 2, -batches.rate,
-                         images_adjoint + long(step) * chain.images * image_numbers);
+                         images_adjoint + int64_t(step) * chain.images * image_numbers);
         }
       }
       team.meet();
     }
     if (chain.layers[0].is_dense)
       team.each(chain.images, [&](int m) {
-        float* to = images_adjoint + (long(step) * chain.images + m) * image_numbers;
-        for (long i = 0; i < image_numbers; ++i) to[i] = -batches.rate * d.gradient[0][m * first.image + i];
+        float* to = images_adjoint + (int64_t(step) * chain.images + m) * image_numbers;
+        for (int64_t i = 0; i < image_numbers; ++i) to[i] = -batches.rate * d.gradient[0][m * first.image + i];
       });
     for (int i = 0; i < count; ++i)
       if (!chain.layers[i].is_dense) descend(team, chain.layers[i], s.gradient[i], batches.rate, adjoint[i].kernel);
@@ -1037,9 +1072,13 @@ Batches take_batches(Arguments& arguments) {
 
 int num_images(ffi::RemainingArgs& args) { return static_cast<int>(args.get<ffi::AnyBuffer>(0)->dimensions()[1]); }
 
+ffi::Error out_of_memory() {
+  return ffi::Error(ffi::ErrorCode::kResourceExhausted, "there is not enough memory to simulate the client's training");
+}
+
 // (images, labels, share, rate, weights...) to (weights..., trajectory).
-ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> shape) {
-  const Chain chain = make_chain(shape.begin(), static_cast<long>(shape.size()), num_images(args));
+ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> shape) try {
+  const Chain chain = make_chain(shape.begin(), static_cast<int64_t>(shape.size()), num_images(args));
   Arguments arguments{args};
   const Batches batches = take_batches(arguments);
   std::vector<const float*> given;
@@ -1048,19 +1087,23 @@ ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<c
     given.push_back(arguments.floats());
     out.push_back((*rets.get<ffi::AnyBuffer>(i))->typed_data<float>());
   }
-  float* trajectory = (*rets.get<ffi::AnyBuffer>(2 * chain.layers.size()))->typed_data<float>();
-  ask_for_large_pages(trajectory, batches.steps * chain.slot);
+  ffi::AnyBuffer kept = **rets.get<ffi::AnyBuffer>(2 * chain.layers.size());
+  float* trajectory = kept.typed_data<float>();
+  const int64_t kept_steps = kept.dimensions()[0];
+  ask_for_large_pages(trajectory, kept_steps * chain.slot);
   Arena arena;
   auto weights = take_weights(chain, arena, given.data());
   Scratch scratch(chain, arena);
-  together([&](const Team& team) { train(team, chain, batches, weights, scratch, trajectory); });
+  together([&](const Team& team) { train(team, chain, batches, weights, scratch, trajectory, kept_steps); });
   give_weights(chain, weights, out.data());
   return ffi::Error::Success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 // (images, labels, share, rate, trajectory, final weights..., adjoint...) to (adjoint..., images' adjoint).
-ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> shape) {
-  const Chain chain = make_chain(shape.begin(), static_cast<long>(shape.size()), num_images(args));
+ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<const int64_t> shape) try {
+  const Chain chain = make_chain(shape.begin(), static_cast<int64_t>(shape.size()), num_images(args));
   Arguments arguments{args};
   const Batches batches = take_batches(arguments);
   // It is only read.
@@ -1083,6 +1126,8 @@ ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<
   });
   give_weights(chain, adjoint, out.data());
   return ffi::Error::Success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 }  // namespace
