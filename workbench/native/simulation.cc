@@ -27,7 +27,6 @@
 
 #ifdef __linux__
 #include <sched.h>
-#include <sys/mman.h>
 #endif
 
 #include "xla/ffi/api/ffi.h"
@@ -332,16 +331,6 @@ Chain make_chain(const int64_t* numbers, int64_t count, int images) {
   chain.logit_gradient_at = take(int64_t(images) * channels);
   chain.probabilities_at = take(int64_t(images) * channels);
   return chain;
-}
-
-// Memory that is written for the first time comes in pages, and one of 2 MB is had faster than 512 of 4 KB.
-void ask_for_large_pages(float* from, int64_t floats) {
-#ifdef MADV_HUGEPAGE
-  constexpr uintptr_t kPage = 4096;
-  const auto first = (reinterpret_cast<uintptr_t>(from) + kPage - 1) / kPage * kPage;
-  const auto last = reinterpret_cast<uintptr_t>(from + floats) / kPage * kPage;
-  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
 }
 
 // Arrays that live as long as a call; zeros at first, so that borders need no more care.
@@ -1090,7 +1079,6 @@ ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<c
   ffi::AnyBuffer kept = **rets.get<ffi::AnyBuffer>(2 * chain.layers.size());
   float* trajectory = kept.typed_data<float>();
   const int64_t kept_steps = kept.dimensions()[0];
-  ask_for_large_pages(trajectory, kept_steps * chain.slot);
   Arena arena;
   auto weights = take_weights(chain, arena, given.data());
   Scratch scratch(chain, arena);
