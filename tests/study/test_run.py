@@ -53,6 +53,13 @@ def test_more_clients_do_only_what_is_missing(plan, run):
     assert (report.done, report.before) == (2, 1)
 
 
+def test_only_what_was_measured_is_shown_where_nothing_shall_be_done(plan, run):
+    run(plan(clients=1))
+    results, report = run(plan(clients=3), only_measured=True)
+    assert (report.done, report.before) == (0, 1)
+    assert [(len(line.rows), len(line.entry.units)) for line in results.lines] == [(1, 1)]
+
+
 def test_another_setting_does_not_mix_with_old_rows(plan, run):
     run(plan())
     results, report = run(plan(changes={"steps": 4}))

@@ -45,6 +45,7 @@ Jobs = Annotated[int | None, _run("--jobs", help="Processes of this machine, if 
 Scheduler = Annotated[
     str | None, _run("--scheduler", metavar="ADDRESS", help="Have it done by a Dask cluster, e.g. tcp://host:8786.")
 ]
+OnlyMeasured = Annotated[bool, _run("--only-measured", help="Do nothing: show and export what there is.")]
 Device = Annotated[str, _run("--device", help="auto, or a device of JAX's such as cpu or gpu:1.")]
 
 
@@ -92,6 +93,7 @@ def table(
     figures: Figures = None,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
+    only_measured: OnlyMeasured = False,
     device: Device = "auto",
 ) -> int:
     """Measure a table of the paper: what is missing is done, and the paper's numbers stand beside ours."""
@@ -125,6 +127,7 @@ def table(
         figures=figures,
         jobs=jobs,
         scheduler=scheduler,
+        only_measured=only_measured,
     )
 
 
@@ -137,6 +140,7 @@ def sweep(
     figures: Figures = None,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
+    only_measured: OnlyMeasured = False,
     device: Device = "auto",
 ) -> int:
     """Measure every combination of a grid of one's own, from a TOML file."""
@@ -150,6 +154,7 @@ def sweep(
         figures=figures,
         jobs=jobs,
         scheduler=scheduler,
+        only_measured=only_measured,
     )
 
 
@@ -170,6 +175,7 @@ def _do(
     figures: Path | None,
     jobs: int | None,
     scheduler: str | None,
+    only_measured: bool,
 ) -> int:
     from workbench.cli import _check_outputs, _keep_compilations
 
@@ -179,9 +185,18 @@ def _do(
         check_choice("the ending of --over-time", over_time.suffix, (".png", ".svg", ".pdf"))
     _check_outputs(store, out, *export, over_time)
     _keep_compilations()
-    typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
+    if not only_measured:
+        typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
     try:
-        results, report = run_plan(plan, store=store, out=out, figures=figures, jobs=jobs, scheduler=scheduler)
+        results, report = run_plan(
+            plan,
+            store=store,
+            out=out,
+            figures=figures,
+            jobs=jobs,
+            scheduler=scheduler,
+            only_measured=only_measured,
+        )
     except KeyboardInterrupt:
         typer.echo("Stopped at once; what was finished is kept, and the same command goes on from there.")
         return 130

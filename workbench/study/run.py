@@ -48,6 +48,7 @@ def table(
     figures: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
+    only_measured: bool = False,
     progress: str = "auto",
 ) -> Results:
     """Measure a table of the paper, or what is missing of it.
@@ -75,6 +76,7 @@ def table(
             of; what was measured before without it has none.
         jobs: how many processes of this machine; None does everything in this one.
         scheduler: the address of a Dask scheduler to do it there.
+        only_measured: do nothing, and show what there is.
         progress: ``text``, ``widget``, ``none``, or ``auto``.
     """
     plan = plan_table(
@@ -95,7 +97,16 @@ def table(
         device=device,
     )
     return _results(
-        *run_plan(plan, store=store, out=out, figures=figures, jobs=jobs, scheduler=scheduler, progress=progress)
+        *run_plan(
+            plan,
+            store=store,
+            out=out,
+            figures=figures,
+            jobs=jobs,
+            scheduler=scheduler,
+            only_measured=only_measured,
+            progress=progress,
+        )
     )
 
 
@@ -108,12 +119,22 @@ def sweep(
     figures: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
+    only_measured: bool = False,
     progress: str = "auto",
 ) -> Results:
     """Measure a grid of one's own from a TOML file (`plan_sweep` says how it looks); the rest as for `table`."""
     plan = plan_sweep(path, device=device)
     return _results(
-        *run_plan(plan, store=store, out=out, figures=figures, jobs=jobs, scheduler=scheduler, progress=progress)
+        *run_plan(
+            plan,
+            store=store,
+            out=out,
+            figures=figures,
+            jobs=jobs,
+            scheduler=scheduler,
+            only_measured=only_measured,
+            progress=progress,
+        )
     )
 
 
@@ -132,14 +153,15 @@ def run_plan(
     figures: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
+    only_measured: bool = False,
     progress: str | Callable[[Plan, dict[str, Row], int], Progress] = "auto",
 ) -> tuple[Results, Report]:
-    """Do what is missing of a plan; the results, and how it went."""
+    """Do what is missing of a plan, or nothing; the results, and how it went."""
     if jobs is not None and scheduler is not None:
         raise ConfigError(f"jobs = {jobs} and scheduler = {scheduler!r}: give only one of them.")
     if figures is not None:
         plan = replace(plan, place=replace(plan.place, pictures=pictures_folder(figures)))
-    results, report = _run_plan(plan, store, out, jobs, scheduler, progress)
+    results, report = _run_plan(plan, store, out, jobs, scheduler, only_measured, progress)
     if figures is not None:
         write_figures(results, Path(figures))
     return results, report
@@ -151,6 +173,7 @@ def _run_plan(
     out: str | os.PathLike[str] | None,
     jobs: int | None,
     scheduler: str | None,
+    only_measured: bool,
     progress: str | Callable[[Plan, dict[str, Row], int], Progress],
 ) -> tuple[Results, Report]:
     shown_units = [unit for entry in plan.entries for unit in entry.units]
@@ -160,6 +183,8 @@ def _run_plan(
         rows = kept.rows(shown_units)
         export = _Export(plan, rows, out)
         export(is_due=True)
+        if only_measured:
+            plan = plan.measured(rows)
         units = plan.units
         if all(unit.key in rows for unit in units):
             return Results(plan, rows), Report(before=len(units))

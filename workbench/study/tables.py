@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -102,6 +102,11 @@ class Plan:
         longest = max(map(len, wanted), default=0)
         turns = [units[turn] for turn in range(longest) for units in wanted if turn < len(units)]
         return list({unit.key: unit for unit in turns}.values())
+
+    def measured(self, keys: Container[str]) -> Plan:
+        """The part of it whose units are among the keys: those that were done."""
+        done = [replace(e, units=tuple(unit for unit in e.units if unit.key in keys)) for e in self.entries]
+        return replace(self, entries=tuple(entry for entry in done if entry.units))
 
 
 def parse_clients(clients: int | str | Sequence[int], most: int) -> list[int]:
