@@ -74,8 +74,8 @@ inline void relax() {
 #endif
 }
 
-// Where threads wait for each other. A thread whose core another program has keeps all others waiting: where that
-// happens often, half of them go on without the rest. The numbers stay the same.
+// Where threads wait for each other. A thread whose core another program has keeps all others waiting; where the wait
+// takes more than half of their time, half of the threads would be faster, and go on alone. The numbers stay the same.
 class Barrier {
  public:
   int size() const { return size_.load(std::memory_order_relaxed); }
@@ -85,37 +85,48 @@ class Barrier {
     const int size = this->size();
     if (size == 1) return;
     const int round = round_.load(std::memory_order_relaxed);
+    const auto arrival = Clock::now();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
       arrived_.store(0, std::memory_order_relaxed);
-      if (is_end_of_step) judge(size);
+      if (is_end_of_step) judge(size, arrival);
       round_.store(round + 1);
       round_.notify_all();
       return;
     }
-    // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
-    // that is waited for must have lost its own.
-    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    spin_or_sleep(round, arrival);
+    waited_.fetch_add((Clock::now() - arrival).count(), std::memory_order_relaxed);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
+  // that is waited for must have lost its own.
+  void spin_or_sleep(int round, Clock::time_point arrival) {
     do {
       for (int spins = 0; spins < 64; ++spins) {
         if (round_.load(std::memory_order_acquire) != round) return;
         relax();
       }
-    } while (std::chrono::steady_clock::now() < until);
-    if (slept_in_.exchange(round, std::memory_order_relaxed) != round) sleeps_.fetch_add(1, std::memory_order_relaxed);
+    } while (Clock::now() < arrival + std::chrono::microseconds(500));
     round_.wait(round, std::memory_order_acquire);
   }
 
- private:
-  // Only the last to arrive is here. Sleeps in more than a quarter of the steps are too many.
-  void judge(int size) {
-    lost_ = std::max(0, lost_ + 4 * sleeps_.exchange(0, std::memory_order_relaxed) - 1);
-    if (lost_ <= 32) return;
-    lost_ = 0;
-    set_size(size / 2);
+  // Only the last to arrive is here. Until the threads have found their cores, it says nothing of those.
+  void judge(int size, Clock::time_point now) {
+    const auto elapsed = now - since_;
+    if (elapsed < std::chrono::milliseconds(is_settled_ ? 50 : 20)) return;
+    const bool is_slow = 2 * waited_.load(std::memory_order_relaxed) > (size - 1) * elapsed.count();
+    if (is_settled_ && is_slow) set_size(size / 2);
+    is_settled_ = true;
+    waited_.store(0, std::memory_order_relaxed);
+    since_ = now;
   }
 
-  std::atomic<int> size_{1}, arrived_{0}, round_{0}, sleeps_{0}, slept_in_{-1};
-  int lost_ = 0;
+  bool is_settled_ = false;
+  std::atomic<int> size_{1}, arrived_{0}, round_{0};
+  std::atomic<int64_t> waited_{0};
+  Clock::time_point since_ = Clock::now();
 };
 
 struct Team {
