@@ -39,6 +39,17 @@ NETWORKS = {
         ),
         (9, 9, 3),
     ),
+    # Kernels of 3 x 3 with every border, with and without pooling; what the last sees has no whole tiles.
+    "in tiles": (
+        (
+            Layer("a", (3, 3, 2, 16), padding=1),
+            Layer("b", (3, 3, 16, 48), padding=2),
+            Layer("c", (3, 3, 48, 32), padding=0, pool=True),
+            Layer("d", (3, 3, 32, 16), padding=1),
+            Layer("e", (3 * 4 * 16, 5), relu=False),
+        ),
+        (6, 8, 2),
+    ),
     "linear": ((Layer("only", (12, 4), relu=False),), (2, 3, 2)),
 }
 
@@ -90,6 +101,8 @@ def distance(found, right):
         ("printed", 2, 5, 3),
         ("mlp", 3, 8, 3),
         ("unlike the paper's", 2, 7, 3),
+        ("in tiles", 2, 7, 3),
+        ("in tiles", 2, 2, 1),
         ("linear", 3, 6, 2),
     ],
 )

@@ -3,7 +3,8 @@
 // what counts is not the arithmetic but everything around it. Here
 //
 // - all S steps are one call; threads meet at a barrier between the layers, a few hundred nanoseconds each;
-// - ReLU and pooling are done while a convolution's two rows are still in the cache;
+// - a convolution with a kernel of 3 x 3 is done in tiles of 2 x 2 pixels, with fewer than half of the multiplications;
+// - ReLU and pooling are done while a convolution's results are still in the cache;
 // - a dense kernel is kept in panels of 64 inputs, each of which stays with one thread, and the way back takes its
 //   updates back one by one instead of keeping every version of it;
 // - threads divide results between them, never the terms of a sum: the numbers do not depend on how many there are.
@@ -27,6 +28,10 @@
 
 #ifdef __linux__
 #include <sched.h>
+#include <sys/mman.h>
+#endif
+#ifdef __AVX512F__
+#include <immintrin.h>
 #endif
 
 #include "xla/ffi/api/ffi.h"
@@ -48,16 +53,52 @@ constexpr int kMostThreads = 16;
 
 typedef float Vec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t IntVec __attribute__((vector_size(4 * kLanes)));
-typedef int8_t ByteVec __attribute__((vector_size(kLanes), aligned(1), may_alias));
+typedef std::conditional_t<kLanes == 16, uint16_t, uint8_t> Bits;  // one for each number of a vector
 
 inline Vec load(const float* from) { return *reinterpret_cast<const Vec*>(from); }
 inline void store(float* to, Vec value) { *reinterpret_cast<Vec*>(to) = value; }
+
+// Where numbers are positive, and a vector with zeros elsewhere; compilers do not find the instructions by themselves.
+#if defined(__AVX512F__)
+inline Bits positive(Vec value) { return _mm512_cmp_ps_mask(__m512(value), _mm512_setzero_ps(), _CMP_GT_OQ); }
+inline Vec only(Vec value, Bits bits) { return Vec(_mm512_maskz_mov_ps(bits, __m512(value))); }
+inline float sum_of(Vec value) { return _mm512_reduce_add_ps(__m512(value)); }
+#else
+inline Bits positive(Vec value) {
+  Bits bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits |= (value[lane] > 0.0f) << lane;
+  return bits;
+}
+inline Vec only(Vec value, Bits bits) {
+  IntVec lanes;
+  for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = 1 << lane;
+  return reinterpret_cast<Vec>(reinterpret_cast<IntVec>(value) & ((lanes & int32_t(bits)) != 0));
+}
 inline float sum_of(Vec value) {
   float parts[kLanes];
   store(parts, value);
   for (int width = kLanes / 2; width; width /= 2)
     for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
   return parts[0];
+}
+#endif
+
+// kLanes vectors as the rows of a square, to its columns.
+template <int... kIndex>
+inline void transpose(const Vec* rows, Vec* columns, std::integer_sequence<int, kIndex...>) {
+  Vec from[kLanes], to[kLanes];
+  std::copy(rows, rows + kLanes, from);
+#pragma GCC unroll 4
+  for (int width = 1; width < kLanes; width *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) {
+      const Vec first = from[i], second = from[i + kLanes / 2];
+      to[2 * i] = __builtin_shufflevector(first, second, (kIndex / 2 + kIndex % 2 * kLanes)...);
+      to[2 * i + 1] = __builtin_shufflevector(first, second, (kIndex / 2 + kIndex % 2 * kLanes + kLanes / 2)...);
+    }
+    std::copy(to, to + kLanes, from);
+  }
+  std::copy(to, to + kLanes, columns);
 }
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -143,6 +184,12 @@ struct Team {
   // This thread's part of some units of work, as [first, last).
   std::pair<int, int> part(int64_t units) const {
     return {static_cast<int>(units * index / size), static_cast<int>(units * (index + 1) / size)};
+  }
+  // In the opposite order, what the last pass touched last is still in the cache.
+  template <class Work>
+  void each_backwards(int units, Work work) const {
+    const auto [first, last] = part(units);
+    for (int unit = last; unit-- > first;) work(unit);
   }
   template <class Work>
   void each(int units, Work work) const {
@@ -230,12 +277,15 @@ void tile(int rows, const Run* runs, int num_runs, int length, Strides by, Finis
 
 // `rows` rows in blocks of about the same size, each at most kRows: work(first row, number of rows).
 int num_blocks(int rows) { return (rows + kRows - 1) / kRows; }
+std::pair<int, int> block_of(int rows, int block) {
+  const int64_t blocks = num_blocks(rows), first = int64_t(rows) * block / blocks;
+  return {static_cast<int>(first), static_cast<int>(int64_t(rows) * (block + 1) / blocks - first)};
+}
 template <class Work>
 void in_blocks(int rows, Work work) {
-  const int blocks = num_blocks(rows);
-  for (int block = 0; block < blocks; ++block) {
-    const int first = static_cast<int>(int64_t(rows) * block / blocks);
-    work(first, static_cast<int>(int64_t(rows) * (block + 1) / blocks) - first);
+  for (int block = 0; block < num_blocks(rows); ++block) {
+    const auto [first, count] = block_of(rows, block);
+    work(first, count);
   }
 }
 
@@ -270,6 +320,7 @@ struct Layer {
   int out_height, out_width;             // of it, before pooling
   int after_height, after_width;         // after pooling
   int inputs, outputs, panels, chunks;   // of a dense layer
+  bool by_tiles;                         // a convolution as in the section on tiles
   Grid in;                               // its input
   Grid out;                              // the gradient at a convolution's output, with the border its transpose needs
   int shift;                             // of the transpose: where it begins in that border
@@ -278,6 +329,11 @@ struct Layer {
   int64_t kernel_at, active_at, input_at, gradient_at;
 
   int num_parts() const { return is_dense || channels >= kLanes ? 1 : 4; }  // of the sums of a kernel gradient
+  int num_tiles() const { return out_height / 2 * (out_width / 2); }           // of an image
+  // Where the ReLU of a convolution has noted whether it lets through a vector of channels.
+  int64_t active(int m, int y, int x, int filter) const {
+    return (((int64_t(m) * out_height + y) * out_width + x) * filters + filter) / kLanes;
+  }
   int64_t padded_inputs() const { return int64_t(panels) * kPanel; }
 };
 
@@ -321,6 +377,7 @@ Chain make_chain(const int64_t* numbers, int64_t count, int images) {
       l.in = Grid(height, width, channels, l.padding);
       l.out_height = height + 2 * l.padding - l.size + 1;
       l.out_width = width + 2 * l.padding - l.size + 1;
+      l.by_tiles = !chain.layers.empty() && l.size == 3 && l.out_height % 2 == 0 && l.out_width % 2 == 0;
       const int border = l.size - 1 - l.padding;
       l.out = Grid(l.out_height, l.out_width, l.filters, std::max(0, border));
       l.shift = l.out.border - border;
@@ -330,7 +387,7 @@ Chain make_chain(const int64_t* numbers, int64_t count, int images) {
       l.after_width = width = l.pool ? l.out_width / 2 : l.out_width;
       channels = l.filters;
       l.kernel_at = take(l.kernel_numbers);
-      l.active_at = take((int64_t(images) * l.out_height * l.out_width * l.filters + 3) / 4);
+      l.active_at = take((l.active(images, 0, 0, 0) * sizeof(Bits) + 3) / 4);
     }
     if (!chain.layers.empty()) {
       l.input_at = take(images * l.in.image);
@@ -343,6 +400,12 @@ Chain make_chain(const int64_t* numbers, int64_t count, int images) {
   chain.probabilities_at = take(int64_t(images) * channels);
   return chain;
 }
+
+// The weights of a layer while they are worked with: kernel (or panels), then bias.
+struct Numbers {
+  float* kernel;
+  float* bias;
+};
 
 // Arrays that live as long as a call; zeros at first, so that borders need no more care.
 class Arena {
@@ -408,10 +471,16 @@ void convolve_row(const Term* terms, int num_terms, const Grid& in, int first_y,
   });
 }
 
-// A row after pooling, or one row without: convolution, bias, ReLU, pooling. Where the ReLU lets through is written
-// down on the way there (`is_derivative` false), and read on the way back.
+// ReLU. Where it lets through is written down on the way there (`is_derivative` false), and read on the way back.
+template <bool is_derivative>
+inline Vec activated(Vec value, Bits& active) {
+  if constexpr (!is_derivative) active = positive(value);
+  return only(value, active);
+}
+
+// A row after pooling, or one row without: convolution, bias, ReLU, pooling.
 template <int kVectors, bool is_derivative>
-void activated_row(const Layer& l, const Term* terms, int num_terms, const float* bias, int8_t* active,
+void activated_row(const Layer& l, const Term* terms, int num_terms, const float* bias, Bits* active,
                    const Grid& next, float* out, float* rows, int m, int y, int filter) {
   constexpr int kWidth = kVectors * kLanes;
   const int num_rows = l.pool ? 2 : 1;
@@ -419,19 +488,10 @@ void activated_row(const Layer& l, const Term* terms, int num_terms, const float
     const int out_y = num_rows * y + r;
     float* row = rows + int64_t(r) * l.out_width * kWidth;
     convolve_row<kVectors>(terms, num_terms, l.in, out_y, 0, l.size, l.filters, m, filter, l.out_width, row, kWidth);
-    int8_t* on = active + ((int64_t(m) * l.out_height + out_y) * l.out_width) * l.filters + filter;
     for (int x = 0; x < l.out_width; ++x)
       for (int lane = 0; lane < kWidth; lane += kLanes) {
-        auto* flags = reinterpret_cast<ByteVec*>(on + int64_t(x) * l.filters + lane);
         const Vec value = load(row + x * kWidth + lane) + load(bias + filter + lane);
-        IntVec passes;
-        if constexpr (is_derivative) {
-          passes = __builtin_convertvector(*flags, IntVec);
-        } else {
-          passes = value > 0.0f;
-          *flags = __builtin_convertvector(passes, ByteVec);
-        }
-        store(row + x * kWidth + lane, reinterpret_cast<Vec>(reinterpret_cast<IntVec>(value) & passes));
+        store(row + x * kWidth + lane, activated<is_derivative>(value, active[l.active(m, out_y, x, filter + lane)]));
       }
   }
   const float* below = rows + int64_t(l.out_width) * kWidth;
@@ -449,7 +509,7 @@ void activated_row(const Layer& l, const Term* terms, int num_terms, const float
 
 template <bool is_derivative>
 void convolution_layer(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                       const float* bias, int8_t* active, float* out, float* rows) {
+                       const float* bias, Bits* active, float* out, float* rows) {
   const Layer& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   with_vectors(l.filters, [&](auto vectors) {
@@ -466,25 +526,21 @@ void convolution_layer(const Team& team, const Chain& chain, int index, const Te
 // The gradient at a convolution's output, from that after pooling.
 template <int kStep>
 void spread_by(const Team& team, const Chain& chain, const Layer& l, const Grid& next, const float* gradient,
-               const int8_t* active, float* out) {
+               const Bits* active, float* out) {
   constexpr float kShare = 1.0f / (kStep * kStep);
   team.each(chain.images * l.after_height, [&](int unit) {
     const int m = unit / l.after_height, y = unit % l.after_height;
     for (int x = 0; x < l.after_width; ++x)
       for (int lane = 0; lane < l.filters; lane += kLanes) {
-        const auto value = reinterpret_cast<IntVec>(kShare * load(gradient + next.at(m, y, x) + lane));
-        for (int row = kStep * y; row < kStep * (y + 1); ++row) {
-          const int8_t* on = active + ((int64_t(m) * l.out_height + row) * l.out_width + kStep * x) * l.filters + lane;
-          float* to = out + l.out.at(m, row, kStep * x) + lane;
-          for (int column = 0; column < kStep; ++column, on += l.filters, to += l.filters)
-            store(to, reinterpret_cast<Vec>(
-                          value & __builtin_convertvector(*reinterpret_cast<const ByteVec*>(on), IntVec)));
-        }
+        const Vec value = kShare * load(gradient + next.at(m, y, x) + lane);
+        for (int row = kStep * y; row < kStep * (y + 1); ++row)
+          for (int column = kStep * x; column < kStep * (x + 1); ++column)
+            store(out + l.out.at(m, row, column) + lane, only(value, active[l.active(m, row, column, lane)]));
       }
   });
 }
 
-void spread(const Team& team, const Chain& chain, int index, const float* gradient, const int8_t* active, float* out) {
+void spread_gradient(const Team& team, const Chain& chain, int index, const float* gradient, const Bits* active, float* out) {
   const Layer& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   if (l.pool)
@@ -523,38 +579,45 @@ void input_gradient(const Team& team, const Chain& chain, int index, const Term*
 
 // The same for a few channels, with the kernel as it is: sums over vectors of F. Goes to images without a border, times
 // `scale`.
+template <int kPixels>
+void image_pixels(const Layer& l, const Term* terms, int num_terms, int m, int y, int x, int c, float scale, float* out) {
+  Vec sums[kPixels] = {};
+  for (int term = 0; term < num_terms; ++term)
+    for (int row = 0; row < l.size; ++row) {
+      const float* from = terms[term].inputs + m * l.out.image + (y + l.shift + row) * l.out.row +
+                          int64_t(x + l.shift) * l.filters;
+      // The kernel is turned round by going through it backwards.
+      const float* kernel = terms[term].other + (int64_t(l.size - row) * l.size * l.channels - l.channels + c) * l.filters;
+      for (int column = 0; column < l.size; ++column, from += l.filters, kernel -= l.channels * l.filters)
+        for (int f = 0; f < l.filters; f += kLanes) {
+          const Vec weight = load(kernel + f);
+#pragma GCC unroll 8
+          for (int pixel = 0; pixel < kPixels; ++pixel) sums[pixel] += weight * load(from + int64_t(pixel) * l.filters + f);
+        }
+    }
+#pragma GCC unroll 8
+  for (int pixel = 0; pixel < kPixels; ++pixel) out[int64_t(pixel) * l.channels] = scale * sum_of(sums[pixel]);
+}
+
 void image_gradient(const Team& team, const Chain& chain, const Term* terms, int num_terms, float scale, float* out) {
-  constexpr int kPixels = 4;
+  constexpr int kPixels = 8;
   const Layer& l = chain.layers[0];
   team.each(chain.images * l.in.height, [&](int unit) {
     const int m = unit / l.in.height, y = unit % l.in.height;
-    for (int x = 0; x < l.in.width; x += kPixels)
-      for (int c = 0; c < l.channels; ++c) {
-        const int count = std::min(kPixels, l.in.width - x);
-        Vec sums[kPixels] = {};
-        for (int term = 0; term < num_terms; ++term)
-          for (int row = 0; row < l.size; ++row)
-            for (int column = 0; column < l.size; ++column) {
-              const int offset = (l.size - 1 - row) * l.size + l.size - 1 - column;
-              const float* kernel = terms[term].other + (int64_t(offset) * l.channels + c) * l.filters;
-              const float* from = terms[term].inputs + m * l.out.image + (y + l.shift + row) * l.out.row;
-              for (int f = 0; f < l.filters; f += kLanes) {
-                const Vec weight = load(kernel + f);
-#pragma GCC unroll 4
-                for (int pixel = 0; pixel < kPixels; ++pixel) {
-                  // Past the end of a row the last pixel stands in; its sum is not used.
-                  const int at = x + std::min(pixel, count - 1) + l.shift + column;
-                  sums[pixel] += weight * load(from + int64_t(at) * l.filters + f);
-                }
-              }
-            }
-        for (int pixel = 0; pixel < count; ++pixel)
-          out[(int64_t(unit) * l.in.width + x + pixel) * l.channels + c] = scale * sum_of(sums[pixel]);
+    for (int c = 0; c < l.channels; ++c)
+      for (int x = 0; x < l.in.width;) {
+        float* to = out + (int64_t(unit) * l.in.width + x) * l.channels + c;
+        const bool is_whole = x + kPixels <= l.in.width;
+        if (is_whole)
+          image_pixels<kPixels>(l, terms, num_terms, m, y, x, c, scale, to);
+        else
+          image_pixels<1>(l, terms, num_terms, m, y, x, c, scale, to);
+        x += is_whole ? kPixels : 1;
       }
   });
 }
 
-// The gradients of a convolution's kernel and bias, in num_parts() parts that `descend` adds up.
+// The gradients of a convolution's kernel and bias, in num_parts() parts that `descend_parts` adds up.
 void kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
                      const float* bias_gradient_of, float* out, Run* runs) {
   static const float one = 1.0f;
@@ -590,7 +653,7 @@ void kernel_gradient(const Team& team, const Chain& chain, int index, const Term
 }
 
 // numbers -= rate * gradient, for a convolution's kernel and bias, which lie behind each other.
-void descend(const Team& team, const Layer& l, const float* gradient, float rate, float* numbers) {
+void descend_parts(const Team& team, const Layer& l, const float* gradient, float rate, float* numbers) {
   const int64_t total = l.kernel_numbers + l.bias_numbers;
   const int parts = l.num_parts();
   team.each(static_cast<int>(total / kLanes), [&](int unit) {
@@ -599,6 +662,311 @@ void descend(const Team& team, const Layer& l, const float* gradient, float rate
     for (int part = 1; part < parts; ++part) sum += load(gradient + part * total + at);
     store(numbers + at, load(numbers + at) - rate * sum);
   });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Convolutions with kernels of 3 x 3, in tiles of 2 x 2 pixels (Winograd's F(2 x 2, 3 x 3))
+// ---------------------------------------------------------------------------------------------------------------------
+
+// A tile of outputs sees 4 x 4 inputs: 36 products for each pair of channels. With x, w and y written in another basis,
+// as 4 x 4 numbers each, it is 16: y = A' ((G w G') * (B' x B)) A. All three maps are linear, so that their transposes
+// lead to the gradients, with the same 16 products: dw = G' ((B' x B) * (A dy A')) G, dx = B ((G w G') * (A dy A')) B'.
+// Here 16 matrices lie behind each other: [16, tiles, C] for inputs, [16, tiles, F] for outputs, [16, C, F] for kernels.
+constexpr int kBasis = 16;
+int64_t matrix_step(int64_t rows, int64_t columns) { return rows * columns + 16; }  // never a multiple of a page
+
+// Maps on one axis, of one vector of channels at a time.
+struct InputToBasis {
+  static constexpr int kFrom = 4, kTo = 4;
+  static void map(const Vec* x, Vec* v) { v[0] = x[0] - x[2], v[1] = x[1] + x[2], v[2] = x[2] - x[1], v[3] = x[1] - x[3]; }
+};
+struct InputFromBasis {
+  static constexpr int kFrom = 4, kTo = 4;
+  static void map(const Vec* v, Vec* x) {
+    x[0] = v[0], x[1] = v[1] - v[2] + v[3], x[2] = v[1] + v[2] - v[0], x[3] = -v[3];
+  }
+};
+struct OutputToBasis {
+  static constexpr int kFrom = 2, kTo = 4;
+  static void map(const Vec* y, Vec* v) { v[0] = y[0], v[1] = y[0] + y[1], v[2] = y[0] - y[1], v[3] = -y[1]; }
+};
+struct OutputFromBasis {
+  static constexpr int kFrom = 4, kTo = 2;
+  static void map(const Vec* v, Vec* y) { y[0] = v[0] + v[1] + v[2], y[1] = v[1] - v[2] - v[3]; }
+};
+struct KernelToBasis {
+  static constexpr int kFrom = 3, kTo = 4;
+  static void map(const Vec* w, Vec* v) {
+    const Vec outer = 0.5f * (w[0] + w[2]), middle = 0.5f * w[1];
+    v[0] = w[0], v[1] = outer + middle, v[2] = outer - middle, v[3] = w[2];
+  }
+};
+struct KernelFromBasis {
+  static constexpr int kFrom = 4, kTo = 3;
+  static void map(const Vec* v, Vec* w) {
+    const Vec outer = 0.5f * (v[1] + v[2]);
+    w[0] = v[0] + outer, w[1] = 0.5f * (v[1] - v[2]), w[2] = outer + v[3];
+  }
+};
+
+// One of them on both axes: get(row, column) to put(row, column, value).
+template <class Axis, class Get, class Put>
+inline __attribute__((always_inline)) void on_both_axes(Get get, Put put) {
+  Vec half[Axis::kTo][Axis::kFrom];
+#pragma GCC unroll 4
+  for (int column = 0; column < Axis::kFrom; ++column) {
+    Vec from[Axis::kFrom], to[Axis::kTo];
+#pragma GCC unroll 4
+    for (int row = 0; row < Axis::kFrom; ++row) from[row] = get(row, column);
+    Axis::map(from, to);
+#pragma GCC unroll 4
+    for (int row = 0; row < Axis::kTo; ++row) half[row][column] = to[row];
+  }
+#pragma GCC unroll 4
+  for (int row = 0; row < Axis::kTo; ++row) {
+    Vec to[Axis::kTo];
+    Axis::map(half[row], to);
+#pragma GCC unroll 4
+    for (int column = 0; column < Axis::kTo; ++column) put(row, column, to[column]);
+  }
+}
+
+struct Tile {
+  int m, y, x;  // the image, and where in the grid of its tiles
+  Tile(const Layer& l, int index)
+      : m(index / l.num_tiles()), y(index % l.num_tiles() / (l.out_width / 2)), x(index % (l.out_width / 2)) {}
+};
+
+// Some tiles of the input.
+void tiles_of_input(const Layer& l, int images, const float* in, int first, int count, float* out) {
+  const int64_t step = matrix_step(int64_t(images) * l.num_tiles(), l.channels);
+  for (int index = first; index < first + count; ++index) {
+    const Tile tile(l, index);
+    const float* from = in + tile.m * l.in.image + 2 * tile.y * l.in.row + 2 * tile.x * l.channels;
+    float* to = out + int64_t(index) * l.channels;
+    for (int c = 0; c < l.channels; c += kLanes)
+      on_both_axes<InputToBasis>(
+          [&](int row, int column) { return load(from + row * l.in.row + column * l.channels + c); },
+          [&](int row, int column, Vec value) { store(to + (4 * row + column) * step + c, value); });
+  }
+}
+
+// The gradient at the convolution's output, from that after ReLU and pooling.
+void tiles_of_gradient(const Team& team, const Chain& chain, int index, const float* gradient, const Bits* active,
+                       float* out) {
+  const Layer& l = chain.layers[index];
+  const Grid& next = chain.layers[index + 1].in;
+  const int tiles = chain.images * l.num_tiles();
+  const int64_t step = matrix_step(tiles, l.filters);
+  team.each(tiles, [&](int unit) {
+    const Tile tile(l, unit);
+    float* to = out + int64_t(unit) * l.filters;
+    for (int f = 0; f < l.filters; f += kLanes)
+      on_both_axes<OutputToBasis>(
+          [&](int row, int column) {
+            const int y = 2 * tile.y + row, x = 2 * tile.x + column;
+            const Vec value = l.pool ? 0.25f * load(gradient + next.at(tile.m, tile.y, tile.x) + f)
+                                     : load(gradient + next.at(tile.m, y, x) + f);
+            return only(value, active[l.active(tile.m, y, x, f)]);
+          },
+          [&](int row, int column, Vec value) { store(to + (4 * row + column) * step + f, value); });
+  });
+}
+
+// [3, 3, C, F] to [16, C, F], and to [16, F, C].
+void kernel_to_basis(const Team& team, const Layer& l, const float* kernel, float* straight, float* transposed) {
+  const int64_t numbers = int64_t(l.channels) * l.filters, step = matrix_step(l.channels, l.filters);
+  const int squares = l.filters / kLanes;
+  team.each(l.channels / kLanes * squares, [&](int unit) {
+    const int first_c = unit / squares * kLanes, first_f = unit % squares * kLanes;
+    Vec rows[9][kLanes], columns[9][kLanes];
+    for (int offset = 0; offset < 9; ++offset) {
+      const float* from = kernel + offset * numbers + int64_t(first_c) * l.filters + first_f;
+      for (int c = 0; c < kLanes; ++c) rows[offset][c] = load(from + int64_t(c) * l.filters);
+      transpose(rows[offset], columns[offset], std::make_integer_sequence<int, kLanes>{});
+    }
+    const auto transform = [&](const Vec(*from)[kLanes], float* to, int row_numbers) {
+      for (int i = 0; i < kLanes; ++i)
+        on_both_axes<KernelToBasis>([&](int row, int column) { return from[3 * row + column][i]; },
+                                    [&](int row, int column, Vec value) {
+                                      store(to + (4 * row + column) * step + int64_t(i) * row_numbers, value);
+                                    });
+    };
+    transform(rows, straight + int64_t(first_c) * l.filters + first_f, l.filters);
+    transform(columns, transposed + int64_t(first_f) * l.channels + first_c, l.channels);
+  });
+}
+
+// Products of some tiles, [16, kRows, kVectors vectors from `column` on]: [tiles, inner] times [inner, outer].
+template <int kVectors>
+void multiply_tiles(const Term* terms, int num_terms, int first, int count, int inner, int outer, int64_t tile_step,
+                    int column, float* out) {
+  constexpr int kWidth = kVectors * kLanes;
+  for (int matrix = 0; matrix < kBasis; ++matrix) {
+    Run runs[2];
+    for (int term = 0; term < num_terms; ++term)
+      runs[term] = {terms[term].inputs + matrix * tile_step + int64_t(first) * inner,
+                    terms[term].other + matrix * matrix_step(inner, outer) + column};
+    float* to = out + int64_t(matrix) * kRows * kWidth;
+    tile<kVectors>(count, runs, num_terms, inner, {inner, 1, outer},
+                   [&](int row, int lane, Vec value) { store(to + row * kWidth + lane, value); });
+  }
+}
+
+// Pictures are brought to tiles before they are multiplied.
+struct TiledTerm {
+  const float* pictures;
+  float* tiles;
+  const float* kernel;
+};
+
+// A convolution with bias, ReLU and pooling.
+template <bool is_derivative>
+void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTerm* given, int num_terms,
+                 const float* bias, Bits* active, float* out, float* products) {
+  const Layer& l = chain.layers[index];
+  const Grid& next = chain.layers[index + 1].in;
+  const int total = chain.images * l.num_tiles();
+  with_vectors(l.filters, [&](auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value, kWidth = kVectors * kLanes;
+    team.each(num_blocks(total), [&](int block) {
+      const auto [first, count] = block_of(total, block);
+      Term terms[2];
+      for (int term = 0; term < num_terms; ++term) {
+        tiles_of_input(l, chain.images, given[term].pictures, first, count, given[term].tiles);
+        terms[term] = {given[term].tiles, given[term].kernel};
+      }
+      for (int filter = 0; filter < l.filters; filter += kWidth) {
+        multiply_tiles<kVectors>(terms, num_terms, first, count, l.channels, l.filters,
+                                 matrix_step(total, l.channels), filter, products);
+        for (int i = 0; i < count; ++i) {
+          const Tile tile(l, first + i);
+          for (int lane = 0; lane < kWidth; lane += kLanes) {
+            Vec sum = {};
+            on_both_axes<OutputFromBasis>(
+                [&](int row, int column) {
+                  return load(products + ((4 * row + column) * kRows + i) * int64_t(kWidth) + lane);
+                },
+                [&](int row, int column, Vec value) {
+                  const int y = 2 * tile.y + row, x = 2 * tile.x + column;
+                  value = activated<is_derivative>(value + load(bias + filter + lane),
+                                                   active[l.active(tile.m, y, x, filter + lane)]);
+                  if (l.pool)
+                    sum += value;
+                  else
+                    store(out + next.at(tile.m, y, x) + filter + lane, value);
+                });
+            if (l.pool) store(out + next.at(tile.m, tile.y, tile.x) + filter + lane, 0.25f * sum);
+          }
+        }
+      }
+    });
+  });
+}
+
+// What each tile adds to the gradient of the input: [tiles, 16, C]. `add_tiles` puts them together.
+void tiles_input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms, float* out,
+                          float* products) {
+  const Layer& l = chain.layers[index];
+  const int total = chain.images * l.num_tiles();
+  with_vectors(l.channels, [&](auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value, kWidth = kVectors * kLanes;
+    const int parts = l.channels / kWidth;
+    team.each(num_blocks(total) * parts, [&](int unit) {
+      const auto [first, count] = block_of(total, unit / parts);
+      const int channel = unit % parts * kWidth;
+      multiply_tiles<kVectors>(terms, num_terms, first, count, l.filters, l.channels, matrix_step(total, l.filters),
+                               channel, products);
+      for (int i = 0; i < count; ++i)
+        for (int lane = 0; lane < kWidth; lane += kLanes) {
+          float* to = out + int64_t(first + i) * kBasis * l.channels + channel + lane;
+          on_both_axes<InputFromBasis>(
+              [&](int row, int column) {
+                return load(products + ((4 * row + column) * kRows + i) * int64_t(kWidth) + lane);
+              },
+              [&](int row, int column, Vec value) { store(to + int64_t(4 * row + column) * l.channels, value); });
+        }
+    });
+  });
+}
+
+// Every pixel is in up to four tiles, which are added in the same order whoever computed them.
+void add_tiles(const Team& team, const Chain& chain, int index, const float* tiles, float* out) {
+  const Layer& l = chain.layers[index];
+  const int rows = l.out_height / 2, columns = l.out_width / 2;
+  team.each(chain.images * l.in.height, [&](int unit) {
+    const int m = unit / l.in.height, y = unit % l.in.height + l.in.border;
+    for (int at_x = 0; at_x < l.in.width; ++at_x) {
+      const int x = at_x + l.in.border;
+      const float* parts[4];
+      int num_parts = 0;
+      for (int tile_y = std::max(0, y / 2 - 1); tile_y <= std::min(y / 2, rows - 1); ++tile_y)
+        for (int tile_x = std::max(0, x / 2 - 1); tile_x <= std::min(x / 2, columns - 1); ++tile_x)
+          parts[num_parts++] = tiles + (((int64_t(m) * rows + tile_y) * columns + tile_x) * kBasis +
+                                        4 * (y - 2 * tile_y) + x - 2 * tile_x) * l.channels;
+      for (int c = 0; c < l.channels; c += kLanes) {
+        Vec sum = {};
+        for (int part = 0; part < num_parts; ++part) sum += load(parts[part] + c);
+        store(out + l.in.at(m, y - l.in.border, at_x) + c, sum);
+      }
+    }
+  });
+}
+
+// The gradients of kernel, [16, C, F], and bias behind it.
+void tiles_kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
+                           const float* bias_gradient_of, float* out) {
+  static const float one = 1.0f;
+  const Layer& l = chain.layers[index];
+  const int total = chain.images * l.num_tiles(), blocks = num_blocks(l.channels);
+  const int64_t kernel_step = matrix_step(l.channels, l.filters);
+  const int64_t input_step = matrix_step(total, l.channels), output_step = matrix_step(total, l.filters);
+  with_vectors(l.filters, [&](auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    const int chunks = l.filters / (kVectors * kLanes);
+    team.each((kBasis * blocks + 1) * chunks, [&](int unit) {
+      const int matrix = unit / chunks / blocks, filter = unit % chunks * kVectors * kLanes;
+      Run runs[2];
+      if (matrix == kBasis) {
+        // In the basis, the middle of a tile is its sum.
+        runs[0] = {&one, bias_gradient_of + 5 * output_step + filter};
+        return tile<kVectors>(1, runs, 1, total, {0, 0, l.filters}, [&](int, int lane, Vec value) {
+          store(out + kBasis * kernel_step + filter + lane, value);
+        });
+      }
+      const auto [first, count] = block_of(l.channels, unit / chunks % blocks);
+      for (int term = 0; term < num_terms; ++term)
+        runs[term] = {terms[term].inputs + matrix * input_step + first,
+                      terms[term].other + matrix * output_step + filter};
+      float* to = out + matrix * kernel_step + int64_t(first) * l.filters + filter;
+      tile<kVectors>(count, runs, num_terms, total, {1, l.channels, l.filters},
+                     [&](int row, int lane, Vec value) { store(to + int64_t(row) * l.filters + lane, value); });
+    });
+  });
+}
+
+// numbers -= rate * gradient, for kernel and bias.
+void descend_tiles(const Team& team, const Layer& l, const float* gradient, float rate, const Numbers& numbers) {
+  const int64_t total = int64_t(l.channels) * l.filters, step = matrix_step(l.channels, l.filters);
+  team.each(static_cast<int>(total / kLanes), [&](int unit) {
+    const float* from = gradient + int64_t(unit) * kLanes;
+    float* to = numbers.kernel + int64_t(unit) * kLanes;
+    on_both_axes<KernelFromBasis>([&](int row, int column) { return load(from + (4 * row + column) * step); },
+                                  [&](int row, int column, Vec value) {
+                                    float* at = to + (3 * row + column) * total;
+                                    store(at, load(at) - rate * value);
+                                  });
+  });
+  if (team.is_first())
+    for (int f = 0; f < l.filters; f += kLanes)
+      store(numbers.bias + f, load(numbers.bias + f) - rate * load(gradient + kBasis * step + f));
+}
+
+void descend(const Team& team, const Layer& l, const float* gradient, float rate, const Numbers& numbers) {
+  if (l.by_tiles)
+    descend_tiles(team, l, gradient, rate, numbers);
+  else if (!l.is_dense)
+    descend_parts(team, l, gradient, rate, numbers.kernel);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -660,9 +1028,29 @@ std::pair<int, int> panels_of(const Layer& l, int chunk) {
   return {l.panels * chunk / l.chunks, l.panels * (chunk + 1) / l.chunks};
 }
 
-void partial_outputs(const Layer& l, int images, const Term* terms, int num_terms, int chunk, float* partial) {
+// One image: panel after panel as they lie in memory, with the sums in `lanes`, [O, kLanes].
+void dots_of_one(const Layer& l, const Term* terms, int num_terms, int first_panel, int last_panel, float* lanes,
+                 float* out) {
+  std::fill(lanes, lanes + int64_t(l.outputs) * kLanes, 0.0f);
+  for (int panel = first_panel; panel < last_panel; ++panel)
+    for (int term = 0; term < num_terms; ++term) {
+      const float* x = terms[term].inputs + int64_t(panel) * kPanel;
+      const float* w = terms[term].other + int64_t(panel) * l.outputs * kPanel;
+      for (int o = 0; o < l.outputs; ++o, w += kPanel) {
+        Vec sums[2] = {load(lanes + int64_t(o) * kLanes)};
+#pragma GCC unroll 16
+        for (int k = 0; k < kPanel; k += kLanes) sums[k / kLanes % 2] += load(x + k) * load(w + k);
+        store(lanes + int64_t(o) * kLanes, sums[0] + sums[1]);
+      }
+    }
+  for (int o = 0; o < l.outputs; ++o) out[o] = sum_of(load(lanes + int64_t(o) * kLanes));
+}
+
+void partial_outputs(const Layer& l, int images, const Term* terms, int num_terms, int chunk, float* partial,
+                     float* lanes) {
   const auto [first, last] = panels_of(l, chunk);
   float* out = partial + int64_t(chunk) * images * l.outputs;
+  if (images == 1) return dots_of_one(l, terms, num_terms, first, last, lanes, out);
   for (int o = 0; o < l.outputs; o += kDot)
     for (int m = 0; m < images; m += kDot)
       dots(std::min(kDot, images - m), std::min(kDot, l.outputs - o), l, terms, num_terms, first, last, m, o, out);
@@ -694,17 +1082,23 @@ void change_panel(const Layer& l, int images, const Term* terms, int num_terms, 
 
 // [M, 64] of the input's gradient: the sum over terms of gradient @ kernel.T.
 void panel_input_gradient(const Layer& l, int images, const Term* terms, int num_terms, int panel, float* out) {
-  for (int k = 0; k < kPanel; k += 2 * kLanes)
-    in_blocks(images, [&](int m, int count) {
-      Run runs[2];
-      for (int term = 0; term < num_terms; ++term)
-        runs[term] = {terms[term].inputs + int64_t(m) * l.outputs,
-                      terms[term].other + int64_t(panel) * l.outputs * kPanel + k};
-      float* to = out + m * l.padded_inputs() + int64_t(panel) * kPanel + k;
-      tile<2>(count, runs, num_terms, l.outputs, {l.outputs, 1, kPanel}, [&](int row, int lane, Vec value) {
-        store(to + row * l.padded_inputs() + lane, value);
-      });
-    });
+  const auto multiply = [&](auto vectors, int k, int m, int count) {
+    constexpr int kVectors = decltype(vectors)::value;
+    Run runs[2];
+    for (int term = 0; term < num_terms; ++term)
+      runs[term] = {terms[term].inputs + int64_t(m) * l.outputs,
+                    terms[term].other + int64_t(panel) * l.outputs * kPanel + k};
+    float* to = out + m * l.padded_inputs() + int64_t(panel) * kPanel + k;
+    tile<kVectors, 2 * kRows / kVectors>(
+        count, runs, num_terms, l.outputs, {l.outputs, 1, kPanel},
+        [&](int row, int lane, Vec value) { store(to + row * l.padded_inputs() + lane, value); });
+  };
+  // Few images leave registers for more vectors of the panel.
+  if (images <= kRows / 2)
+    for (int k = 0; k < kPanel; k += 4 * kLanes) multiply(std::integral_constant<int, 4>{}, k, 0, images);
+  else
+    for (int k = 0; k < kPanel; k += 2 * kLanes)
+      in_blocks(images, [&](int m, int count) { multiply(std::integral_constant<int, 2>{}, k, m, count); });
 }
 
 // [M, O] to the padded input of the next layer, with ReLU; `where` is that input on the way there, for a derivative.
@@ -741,12 +1135,6 @@ void add_rows(int images, int outputs, const float* gradient, float scale, float
 // Local training, and the way back
 // ---------------------------------------------------------------------------------------------------------------------
 
-// The weights of a layer while they are worked with: kernel (or panels), then bias.
-struct Numbers {
-  float* kernel;
-  float* bias;
-};
-
 std::vector<Numbers> take_weights(const Chain& chain, Arena& arena, const float* const* given) {
   std::vector<Numbers> weights;
   for (size_t i = 0; i < chain.layers.size(); ++i) {
@@ -773,32 +1161,70 @@ void give_weights(const Chain& chain, const std::vector<Numbers>& weights, float
   }
 }
 
+// What convolutions are computed with; in tiles, all of it is in their basis.
+struct Operands {
+  std::vector<float*> turned;   // kernels of the transposes
+  std::vector<float*> spread;   // gradients at the outputs
+  std::vector<float*> tiles;    // inputs, in tiles only
+  std::vector<float*> kernels;  // in tiles only
+
+  Operands(const Chain& chain, Arena& arena) {
+    for (const Layer& l : chain.layers) {
+      const int64_t num_tiles = l.by_tiles ? chain.images * l.num_tiles() : 0;
+      const int64_t kernel = l.by_tiles ? kBasis * matrix_step(l.channels, l.filters) : l.is_dense ? 0 : l.kernel_numbers;
+      const int64_t outputs = l.is_dense ? 0 : chain.images * l.out.image;
+      turned.push_back(arena.take(kernel));
+      spread.push_back(arena.take(l.by_tiles ? kBasis * matrix_step(num_tiles, l.filters) : outputs));
+      tiles.push_back(arena.take(l.by_tiles ? kBasis * matrix_step(num_tiles, l.channels) : 0));
+      kernels.push_back(arena.take(l.by_tiles ? kernel : 0));
+    }
+  }
+
+  void set_kernel(const Team& team, const Chain& chain, int i, const float* kernel) {
+    const Layer& l = chain.layers[i];
+    if (l.by_tiles)
+      kernel_to_basis(team, l, kernel, kernels[i], turned[i]);
+    else if (i)
+      turn_kernel(team, l, kernel, turned[i]);
+  }
+
+  void set_gradient(const Team& team, const Chain& chain, int i, const float* gradient, const Bits* active) {
+    if (chain.layers[i].by_tiles)
+      tiles_of_gradient(team, chain, i, gradient, active, spread[i]);
+    else
+      spread_gradient(team, chain, i, gradient, active, spread[i]);
+  }
+};
+
 // What both ways need room for.
 struct Scratch {
-  float* images;                 // the batch, in the grid of the first layer
-  std::vector<float*> turned;    // kernels of the transposes
-  std::vector<float*> spread;    // gradients at convolutions' outputs
-  std::vector<float*> gradient;  // of kernels, in parts
+  float* images;  // the batch, in the grid of the first layer
+  Operands operands;
+  std::vector<float*> gradient;  // of kernels, in parts or in the basis of tiles
+  std::vector<float*> patches;   // what tiles add to the gradients of inputs
   float* partial;                // sums of dense layers
   std::vector<float*> outputs;   // [M, O] of dense layers
   std::vector<float*> at_output; // [M, O] gradients there
-  // One for each thread: rows of a convolution, and what the sums of a kernel gradient run over.
+  // One for each thread: rows of a convolution or products of tiles, and what the sums of a kernel gradient run over.
   std::vector<float*> rows;
   std::vector<std::vector<Run>> runs;
 
-  Scratch(const Chain& chain, Arena& arena) {
+  Scratch(const Chain& chain, Arena& arena) : operands(chain, arena) {
     int64_t partial_numbers = 0, row_numbers = 0, num_runs = 0;
     images = arena.take(chain.images * chain.layers[0].in.image);
     for (const Layer& l : chain.layers) {
       const int64_t outputs_here = l.is_dense ? int64_t(chain.images) * l.outputs : 0;
-      turned.push_back(l.is_dense ? nullptr : arena.take(l.kernel_numbers));
-      spread.push_back(l.is_dense ? nullptr : arena.take(chain.images * l.out.image));
-      gradient.push_back(l.is_dense ? nullptr : arena.take(l.num_parts() * (l.kernel_numbers + l.bias_numbers)));
+      gradient.push_back(arena.take(l.is_dense   ? 0
+                                    : l.by_tiles ? kBasis * matrix_step(l.channels, l.filters) + l.filters
+                                                 : l.num_parts() * (l.kernel_numbers + l.bias_numbers)));
+      patches.push_back(arena.take(l.by_tiles ? int64_t(chain.images) * l.num_tiles() * kBasis * l.channels : 0));
       outputs.push_back(arena.take(outputs_here));
       at_output.push_back(arena.take(outputs_here));
       if (!l.is_dense) num_runs = std::max(num_runs, int64_t(2) * chain.images * l.out_height);
+      if (l.is_dense) row_numbers = std::max(row_numbers, int64_t(l.outputs) * kLanes);
       partial_numbers = std::max(partial_numbers, kChunks * outputs_here);
       row_numbers = std::max(row_numbers, l.is_dense ? int64_t(0) : int64_t(2) * l.out_width * 2 * kLanes);
+      if (l.by_tiles) row_numbers = std::max(row_numbers, int64_t(kBasis) * kRows * 2 * kLanes);
     }
     partial = arena.take(partial_numbers);
     for (int thread = 0; thread < num_threads(); ++thread) {
@@ -839,10 +1265,11 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
   const Grid& first = chain.layers[0].in;
   const int64_t image_numbers = int64_t(first.height) * first.width * first.channels;
   float* rows = s.rows[team.index];
+  Operands& here = s.operands;
   for (int step = 0; step < batches.steps; ++step) {
     float* slot = trajectory + (step % kept_steps) * chain.slot;
     const auto input = [&](int i) { return i ? slot + chain.layers[i].input_at : s.images; };
-    const auto active = [&](int i) { return reinterpret_cast<int8_t*>(slot + chain.layers[i].active_at); };
+    const auto active = [&](int i) { return reinterpret_cast<Bits*>(slot + chain.layers[i].active_at); };
     const float* images = batches.images + int64_t(step) * chain.images * image_numbers;
     team.each(chain.images, [&](int m) {
       copy_images(first, images, s.images, m);
@@ -853,7 +1280,7 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
       if (l.is_dense) continue;
       const auto [from, to] = team.part(static_cast<int>(l.kernel_numbers / kLanes));
       std::copy(weights[i].kernel + from * kLanes, weights[i].kernel + to * kLanes, slot + l.kernel_at + from * kLanes);
-      if (i) turn_kernel(team, l, weights[i].kernel, s.turned[i]);
+      here.set_kernel(team, chain, i, weights[i].kernel);
     }
     team.meet();
 
@@ -861,11 +1288,15 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
       const Layer& l = chain.layers[i];
       const Term term{input(i), weights[i].kernel};
       if (!l.is_dense) {
-        convolution_layer<false>(team, chain, i, &term, 1, weights[i].bias, active(i), input(i + 1), rows);
+        const TiledTerm tiled{input(i), here.tiles[i], here.kernels[i]};
+        if (l.by_tiles)
+          tiled_layer<false>(team, chain, i, &tiled, 1, weights[i].bias, active(i), input(i + 1), rows);
+        else
+          convolution_layer<false>(team, chain, i, &term, 1, weights[i].bias, active(i), input(i + 1), rows);
         team.meet();
         continue;
       }
-      team.each(l.chunks, [&](int chunk) { partial_outputs(l, chain.images, &term, 1, chunk, s.partial); });
+      team.each(l.chunks, [&](int chunk) { partial_outputs(l, chain.images, &term, 1, chunk, s.partial, rows); });
       team.meet();
       if (team.is_first()) {
         add_outputs(l, chain.images, s.partial, weights[i].bias, s.outputs[i]);
@@ -891,38 +1322,43 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
           team.meet();
         }
         const Term back{at_output, weights[i].kernel}, change{input(i), at_output};
-        team.each(l.chunks, [&](int chunk) {
+        team.each_backwards(l.chunks, [&](int chunk) {
           const auto [from, to] = panels_of(l, chunk);
-          for (int panel = from; panel < to; ++panel) {
+          for (int panel = to; panel-- > from;) {
             if (i) panel_input_gradient(l, chain.images, &back, 1, panel, gradient);
             change_panel(l, chain.images, &change, 1, -batches.rate, panel, weights[i].kernel);
           }
         });
         if (team.is_first()) add_rows(chain.images, l.outputs, at_output, -batches.rate, weights[i].bias);
       } else {
-        spread(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i), s.spread[i]);
+        here.set_gradient(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i));
         team.meet();
-        const Term change{input(i), s.spread[i]}, back{s.spread[i], s.turned[i]};
-        kernel_gradient(team, chain, i, &change, 1, s.spread[i], s.gradient[i], s.runs[team.index].data());
-        if (i) input_gradient(team, chain, i, &back, 1, gradient);
+        const Term change{l.by_tiles ? here.tiles[i] : input(i), here.spread[i]}, back{here.spread[i], here.turned[i]};
+        if (l.by_tiles) {
+          tiles_kernel_gradient(team, chain, i, &change, 1, here.spread[i], s.gradient[i]);
+          tiles_input_gradient(team, chain, i, &back, 1, s.patches[i], rows);
+          team.meet();
+          add_tiles(team, chain, i, s.patches[i], gradient);
+        } else {
+          kernel_gradient(team, chain, i, &change, 1, here.spread[i], s.gradient[i], s.runs[team.index].data());
+          if (i) input_gradient(team, chain, i, &back, 1, gradient);
+        }
       }
       team.meet();
     }
-    for (int i = 0; i < count; ++i)
-      if (!chain.layers[i].is_dense) descend(team, chain.layers[i], s.gradient[i], batches.rate, weights[i].kernel);
+    for (int i = 0; i < count; ++i) descend(team, chain.layers[i], s.gradient[i], batches.rate, weights[i]);
     if (!team.goes_on()) return;
   }
 }
 
 // What only the way back needs: derivatives in the direction of the adjoint (`dot`).
 struct Dots {
-  std::vector<float*> turned, spread, input, gradient, outputs, at_output;
+  Operands operands;
+  std::vector<float*> input, gradient, outputs, at_output;
 
-  Dots(const Chain& chain, Arena& arena) {
+  Dots(const Chain& chain, Arena& arena) : operands(chain, arena) {
     for (const Layer& l : chain.layers) {
       const int64_t numbers = l.is_dense ? int64_t(chain.images) * l.outputs : 0;
-      turned.push_back(l.is_dense ? nullptr : arena.take(l.kernel_numbers));
-      spread.push_back(l.is_dense ? nullptr : arena.take(chain.images * l.out.image));
       input.push_back(arena.take(chain.images * l.in.image));
       gradient.push_back(arena.take(chain.images * l.in.image));
       outputs.push_back(arena.take(numbers));
@@ -938,10 +1374,11 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
   const Grid& first = chain.layers[0].in;
   const int64_t image_numbers = int64_t(first.height) * first.width * first.channels;
   float* rows = s.rows[team.index];
+  Operands &here = s.operands, &along = d.operands;
   for (int step = batches.steps - 1; step >= 0; --step) {
     float* slot = trajectory + step * chain.slot;
     const auto input = [&](int i) { return i ? slot + chain.layers[i].input_at : s.images; };
-    const auto active = [&](int i) { return reinterpret_cast<int8_t*>(slot + chain.layers[i].active_at); };
+    const auto active = [&](int i) { return reinterpret_cast<Bits*>(slot + chain.layers[i].active_at); };
     const auto kernel = [&](int i) {
       return chain.layers[i].is_dense ? weights[i].kernel : slot + chain.layers[i].kernel_at;
     };
@@ -957,11 +1394,9 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
         }
         continue;
       }
-      spread(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i), s.spread[i]);
-      if (i) {
-        turn_kernel(team, l, kernel(i), s.turned[i]);
-        turn_kernel(team, l, adjoint[i].kernel, d.turned[i]);
-      }
+      here.set_gradient(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i));
+      here.set_kernel(team, chain, i, kernel(i));
+      along.set_kernel(team, chain, i, adjoint[i].kernel);
     }
     team.meet();
 
@@ -970,7 +1405,12 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
       const Term terms[] = {{input(i), adjoint[i].kernel}, {d.input[i], kernel(i)}};
       const int num_terms = i ? 2 : 1;  // the images have no derivative in the direction
       if (!l.is_dense) {
-        convolution_layer<true>(team, chain, i, terms, num_terms, adjoint[i].bias, active(i), d.input[i + 1], rows);
+        const TiledTerm tiled[] = {{input(i), here.tiles[i], along.kernels[i]},
+                                   {d.input[i], along.tiles[i], here.kernels[i]}};
+        if (l.by_tiles)
+          tiled_layer<true>(team, chain, i, tiled, 2, adjoint[i].bias, active(i), d.input[i + 1], rows);
+        else
+          convolution_layer<true>(team, chain, i, terms, num_terms, adjoint[i].bias, active(i), d.input[i + 1], rows);
         team.meet();
         continue;
       }
@@ -979,7 +1419,7 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
         const auto [from, to] = panels_of(l, chunk);
         for (int panel = from; panel < to; ++panel)
           change_panel(l, chain.images, &change, 1, batches.rate, panel, weights[i].kernel);
-        partial_outputs(l, chain.images, terms, num_terms, chunk, s.partial);
+        partial_outputs(l, chain.images, terms, num_terms, chunk, s.partial, rows);
       });
       team.meet();
       if (team.is_first()) {
@@ -1013,26 +1453,34 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
         }
         const Term back[] = {{d.at_output[i], kernel(i)}, {at_output(i), adjoint[i].kernel}};
         const Term change[] = {{input(i), d.at_output[i]}, {d.input[i], at_output(i)}};
-        team.each(l.chunks, [&](int chunk) {
+        team.each_backwards(l.chunks, [&](int chunk) {
           const auto [from, to] = panels_of(l, chunk);
-          for (int panel = from; panel < to; ++panel) {
+          for (int panel = to; panel-- > from;) {
             panel_input_gradient(l, chain.images, back, 2, panel, d.gradient[i]);
             change_panel(l, chain.images, change, num_terms, -batches.rate, panel, adjoint[i].kernel);
           }
         });
         if (team.is_first()) add_rows(chain.images, l.outputs, d.at_output[i], -batches.rate, adjoint[i].bias);
       } else {
-        spread(team, chain, i, d.gradient[i + 1], active(i), d.spread[i]);
+        along.set_gradient(team, chain, i, d.gradient[i + 1], active(i));
         team.meet();
-        const Term change[] = {{input(i), d.spread[i]}, {d.input[i], s.spread[i]}};
-        kernel_gradient(team, chain, i, change, num_terms, d.spread[i], s.gradient[i], s.runs[team.index].data());
-        if (i) {
-          const Term back[] = {{d.spread[i], s.turned[i]}, {s.spread[i], d.turned[i]}};
-          input_gradient(team, chain, i, back, 2, d.gradient[i]);
+        const Term change[] = {{l.by_tiles ? here.tiles[i] : input(i), along.spread[i]},
+                               {l.by_tiles ? along.tiles[i] : d.input[i], here.spread[i]}};
+        const Term back[] = {{along.spread[i], i ? here.turned[i] : kernel(i)},
+                             {here.spread[i], i ? along.turned[i] : adjoint[i].kernel}};
+        if (l.by_tiles) {
+          tiles_kernel_gradient(team, chain, i, change, 2, along.spread[i], s.gradient[i]);
+          tiles_input_gradient(team, chain, i, back, 2, s.patches[i], rows);
+          team.meet();
+          add_tiles(team, chain, i, s.patches[i], d.gradient[i]);
         } else {
-          const Term back[] = {{d.spread[i], kernel(i)}, {s.spread[i], adjoint[i].kernel}};
-          image_gradient(team, chain, back, 2, -batches.rate,
-                         images_adjoint + int64_t(step) * chain.images * image_numbers);
+          kernel_gradient(team, chain, i, change, num_terms, along.spread[i], s.gradient[i],
+                          s.runs[team.index].data());
+          if (i)
+            input_gradient(team, chain, i, back, 2, d.gradient[i]);
+          else
+            image_gradient(team, chain, back, 2, -batches.rate,
+                           images_adjoint + int64_t(step) * chain.images * image_numbers);
         }
       }
       team.meet();
@@ -1042,8 +1490,7 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
         float* to = images_adjoint + (int64_t(step) * chain.images + m) * image_numbers;
         for (int64_t i = 0; i < image_numbers; ++i) to[i] = -batches.rate * d.gradient[0][m * first.image + i];
       });
-    for (int i = 0; i < count; ++i)
-      if (!chain.layers[i].is_dense) descend(team, chain.layers[i], s.gradient[i], batches.rate, adjoint[i].kernel);
+    for (int i = 0; i < count; ++i) descend(team, chain.layers[i], s.gradient[i], batches.rate, adjoint[i]);
     if (!team.goes_on()) return;
   }
 }
@@ -1072,6 +1519,16 @@ Batches take_batches(Arguments& arguments) {
 
 int num_images(ffi::RemainingArgs& args) { return static_cast<int>(args.get<ffi::AnyBuffer>(0)->dimensions()[1]); }
 
+// What is kept is written once and read once: without large pages, a tenth of the time would go to getting them.
+void ask_for_large_pages(void* memory, size_t bytes) {
+#ifdef __linux__
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(memory) + bytes) / kPage * kPage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // a wish; it may be refused
+#endif
+}
+
 ffi::Error out_of_memory() {
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "there is not enough memory to simulate the client's training");
 }
@@ -1089,6 +1546,7 @@ ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<c
   }
   ffi::AnyBuffer kept = **rets.get<ffi::AnyBuffer>(2 * chain.layers.size());
   float* trajectory = kept.typed_data<float>();
+  ask_for_large_pages(trajectory, kept.size_bytes());
   const int64_t kept_steps = kept.dimensions()[0];
   Arena arena;
   auto weights = take_weights(chain, arena, given.data());
