@@ -51,7 +51,7 @@ constexpr int kPanel = 64;       // inputs of a dense layer that lie together
 constexpr int kChunks = 8;       // parts of a long sum, added in the same order whoever computed them
 constexpr int kMostThreads = 16;
 
-typedef float Vec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef float Vec __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef int32_t IntVec __attribute__((vector_size(4 * kLanes)));
 typedef std::conditional_t<kLanes == 16, uint16_t, uint8_t> Bits;  // one for each number of a vector
 
@@ -268,23 +268,35 @@ __attribute__((noinline)) void tile_of(const Run* runs, int num_runs, int length
     for (int v = 0; v < kVectors; ++v) finish(row, v * kLanes, sums[row][v]);
 }
 
-template <int kVectors, int kTileRows = kRows, class Finish>
-void tile(int rows, const Run* runs, int num_runs, int length, Strides by, Finish finish) {
-  if constexpr (kTileRows > 1)
-    if (rows < kTileRows) return tile<kVectors, kTileRows - 1>(rows, runs, num_runs, length, by, finish);
-  tile_of<kTileRows, kVectors>(runs, num_runs, length, by, finish);
+// A number of 1 to kMost as a constant: work(constant).
+template <int kMost, class Work>
+inline void with_count(int count, Work work) {
+  if constexpr (kMost > 1)
+    if (count < kMost) return with_count<kMost - 1>(count, work);
+  work(std::integral_constant<int, kMost>{});
 }
 
-// `rows` rows in blocks of about the same size, each at most kRows: work(first row, number of rows).
-int num_blocks(int rows) { return (rows + kRows - 1) / kRows; }
+template <int kVectors, int kMostRows = kRows, class Finish>
+void tile(int rows, const Run* runs, int num_runs, int length, Strides by, Finish finish) {
+  with_count<kMostRows>(rows, [&](auto count) {
+    tile_of<decltype(count)::value, kVectors>(runs, num_runs, length, by, finish);
+  });
+}
+
+// `rows` rows in blocks of about the same size, each at most kMost: (first row, number of rows) of one, or work(both).
+template <int kMost = kRows>
+int num_blocks(int rows) {
+  return (rows + kMost - 1) / kMost;
+}
+template <int kMost = kRows>
 std::pair<int, int> block_of(int rows, int block) {
-  const int64_t blocks = num_blocks(rows), first = int64_t(rows) * block / blocks;
+  const int64_t blocks = num_blocks<kMost>(rows), first = int64_t(rows) * block / blocks;
   return {static_cast<int>(first), static_cast<int>(int64_t(rows) * (block + 1) / blocks - first)};
 }
-template <class Work>
+template <int kMost = kRows, class Work>
 void in_blocks(int rows, Work work) {
-  for (int block = 0; block < num_blocks(rows); ++block) {
-    const auto [first, count] = block_of(rows, block);
+  for (int block = 0; block < num_blocks<kMost>(rows); ++block) {
+    const auto [first, count] = block_of<kMost>(rows, block);
     work(first, count);
   }
 }
@@ -604,16 +616,13 @@ void image_gradient(const Team& team, const Chain& chain, const Term* terms, int
   const Layer& l = chain.layers[0];
   team.each(chain.images * l.in.height, [&](int unit) {
     const int m = unit / l.in.height, y = unit % l.in.height;
-    for (int c = 0; c < l.channels; ++c)
-      for (int x = 0; x < l.in.width;) {
-        float* to = out + (int64_t(unit) * l.in.width + x) * l.channels + c;
-        const bool is_whole = x + kPixels <= l.in.width;
-        if (is_whole)
-          image_pixels<kPixels>(l, terms, num_terms, m, y, x, c, scale, to);
-        else
-          image_pixels<1>(l, terms, num_terms, m, y, x, c, scale, to);
-        x += is_whole ? kPixels : 1;
-      }
+    in_blocks<kPixels>(l.in.width, [&](int x, int count) {
+      with_count<kPixels>(count, [&](auto pixels) {
+        for (int c = 0; c < l.channels; ++c)
+          image_pixels<decltype(pixels)::value>(l, terms, num_terms, m, y, x, c, scale,
+                                                out + (int64_t(unit) * l.in.width + x) * l.channels + c);
+      });
+    });
   });
 }
 
@@ -1011,49 +1020,49 @@ void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, 
     for (int j = 0; j < kOutputs; ++j) out[int64_t(m + i) * l.outputs + o + j] = sum_of(sums[i][j]);
 }
 
-template <int kImages = kDot, int kOutputs = kDot>
-void dots(int images, int outputs, const Layer& l, const Term* terms, int num_terms, int first, int last, int m, int o,
-          float* out) {
-  if constexpr (kImages > 1)
-    if (images < kImages)
-      return dots<kImages - 1, kOutputs>(images, outputs, l, terms, num_terms, first, last, m, o, out);
-  if constexpr (kOutputs > 1)
-    if (outputs < kOutputs)
-      return dots<kImages, kOutputs - 1>(images, outputs, l, terms, num_terms, first, last, m, o, out);
-  dots_of<kImages, kOutputs>(l, terms, num_terms, first, last, m, o, out);
-}
-
 // The panels of a part of the sum over inputs: the same thread has the same panels in every step.
 std::pair<int, int> panels_of(const Layer& l, int chunk) {
   return {l.panels * chunk / l.chunks, l.panels * (chunk + 1) / l.chunks};
 }
 
 // One image: panel after panel as they lie in memory, with the sums in `lanes`, [O, kLanes].
-void dots_of_one(const Layer& l, const Term* terms, int num_terms, int first_panel, int last_panel, float* lanes,
-                 float* out) {
-  std::fill(lanes, lanes + int64_t(l.outputs) * kLanes, 0.0f);
-  for (int panel = first_panel; panel < last_panel; ++panel)
-    for (int term = 0; term < num_terms; ++term) {
-      const float* x = terms[term].inputs + int64_t(panel) * kPanel;
-      const float* w = terms[term].other + int64_t(panel) * l.outputs * kPanel;
-      for (int o = 0; o < l.outputs; ++o, w += kPanel) {
-        Vec sums[2] = {load(lanes + int64_t(o) * kLanes)};
+void add_dots_of_one(const Layer& l, const Term* terms, int num_terms, int panel, float* lanes) {
+  for (int term = 0; term < num_terms; ++term) {
+    const float* x = terms[term].inputs + int64_t(panel) * kPanel;
+    const float* w = terms[term].other + int64_t(panel) * l.outputs * kPanel;
+    for (int o = 0; o < l.outputs; ++o, w += kPanel) {
+      Vec sums[2] = {load(lanes + int64_t(o) * kLanes)};
 #pragma GCC unroll 16
-        for (int k = 0; k < kPanel; k += kLanes) sums[k / kLanes % 2] += load(x + k) * load(w + k);
-        store(lanes + int64_t(o) * kLanes, sums[0] + sums[1]);
-      }
+      for (int k = 0; k < kPanel; k += kLanes) sums[k / kLanes % 2] += load(x + k) * load(w + k);
+      store(lanes + int64_t(o) * kLanes, sums[0] + sums[1]);
     }
-  for (int o = 0; o < l.outputs; ++o) out[o] = sum_of(load(lanes + int64_t(o) * kLanes));
+  }
 }
 
+// [M, O] for the panels of one chunk; `before` is called for each of them first.
+template <class Before>
 void partial_outputs(const Layer& l, int images, const Term* terms, int num_terms, int chunk, float* partial,
-                     float* lanes) {
+                     float* lanes, Before before) {
   const auto [first, last] = panels_of(l, chunk);
   float* out = partial + int64_t(chunk) * images * l.outputs;
-  if (images == 1) return dots_of_one(l, terms, num_terms, first, last, lanes, out);
+  if (images == 1) {
+    std::fill(lanes, lanes + int64_t(l.outputs) * kLanes, 0.0f);
+    for (int panel = first; panel < last; ++panel) {
+      before(panel);
+      add_dots_of_one(l, terms, num_terms, panel, lanes);
+    }
+    for (int o = 0; o < l.outputs; ++o) out[o] = sum_of(load(lanes + int64_t(o) * kLanes));
+    return;
+  }
+  for (int panel = first; panel < last; ++panel) before(panel);
   for (int o = 0; o < l.outputs; o += kDot)
     for (int m = 0; m < images; m += kDot)
-      dots(std::min(kDot, images - m), std::min(kDot, l.outputs - o), l, terms, num_terms, first, last, m, o, out);
+      with_count<kDot>(std::min(kDot, images - m), [&, first = first, last = last](auto some_images) {
+        with_count<kDot>(std::min(kDot, l.outputs - o), [&](auto some_outputs) {
+          dots_of<decltype(some_images)::value, decltype(some_outputs)::value>(l, terms, num_terms, first, last, m, o,
+                                                                              out);
+        });
+      });
 }
 
 // [M, O]: the bias and all parts.
@@ -1064,9 +1073,33 @@ void add_outputs(const Layer& l, int images, const float* partial, const float* 
     for (int64_t i = 0; i < total; ++i) out[i] += partial[chunk * total + i];
 }
 
+template <int kTerms>
+void change_panel_by_one(const Layer& l, const Term* terms, float scale, int panel, float* numbers) {
+  for (int k = 0; k < kPanel; k += 4 * kLanes) {
+    Vec x[kTerms][4];
+    for (int term = 0; term < kTerms; ++term)
+      for (int v = 0; v < 4; ++v)
+        x[term][v] = scale * load(terms[term].inputs + int64_t(panel) * kPanel + k + v * kLanes);
+    for (int o = 0; o < l.outputs; ++o) {
+      float* to = numbers + int64_t(o) * kPanel + k;
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) {
+        Vec value = load(to + v * kLanes);
+#pragma GCC unroll 2
+        for (int term = 0; term < kTerms; ++term) value += terms[term].other[o] * x[term][v];
+        store(to + v * kLanes, value);
+      }
+    }
+  }
+}
+
 // panel += scale * sum over terms of inputs.T @ gradient, for one panel; gradients are [M, O].
 void change_panel(const Layer& l, int images, const Term* terms, int num_terms, float scale, int panel, float* panels) {
   float* numbers = panels + int64_t(panel) * l.outputs * kPanel;
+  if (images == 1)
+    return with_count<2>(num_terms, [&](auto count) {
+      change_panel_by_one<decltype(count)::value>(l, terms, scale, panel, numbers);
+    });
   for (int k = 0; k < kPanel; k += 2 * kLanes)
     in_blocks(l.outputs, [&](int o, int count) {
       Run runs[2];
@@ -1296,7 +1329,7 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
         team.meet();
         continue;
       }
-      team.each(l.chunks, [&](int chunk) { partial_outputs(l, chain.images, &term, 1, chunk, s.partial, rows); });
+      team.each(l.chunks, [&](int chunk) { partial_outputs(l, chain.images, &term, 1, chunk, s.partial, rows, [](int) {}); });
       team.meet();
       if (team.is_first()) {
         add_outputs(l, chain.images, s.partial, weights[i].bias, s.outputs[i]);
@@ -1416,10 +1449,9 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
       }
       const Term change{input(i), at_output(i)};
       team.each(l.chunks, [&](int chunk) {
-        const auto [from, to] = panels_of(l, chunk);
-        for (int panel = from; panel < to; ++panel)
+        partial_outputs(l, chain.images, terms, num_terms, chunk, s.partial, rows, [&](int panel) {
           change_panel(l, chain.images, &change, 1, batches.rate, panel, weights[i].kernel);
-        partial_outputs(l, chain.images, terms, num_terms, chunk, s.partial, rows);
+        });
       });
       team.meet();
       if (team.is_first()) {
