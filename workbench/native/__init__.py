@@ -33,6 +33,7 @@ from workbench.chain import Layer, Weights
 __all__ = ["backward", "build", "can_train", "forward", "kept_floats", "library_path"]
 
 _SOURCE = Path(__file__).with_name("simulation.cc")
+_ALL_SOURCES = (*sorted(_SOURCE.parent.glob("*.h")), _SOURCE)
 _FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 _MOST_KERNEL_ROWS = 32
 _UNIT = 16  # channels come in whole vectors
@@ -46,7 +47,8 @@ def library_path() -> Path:
     except (OSError, StopIteration):
         # A home that machines share may have one for each.
         processor = platform.node()
-    told = (_SOURCE.read_text(), *_FLAGS, platform.machine(), processor, jax.__version__, version("jaxlib"))
+    sources = (path.read_text() for path in _ALL_SOURCES)
+    told = (*sources, *_FLAGS, platform.machine(), processor, jax.__version__, version("jaxlib"))
     return cache_folder() / "native" / f"simulation-{hashlib.sha256(chr(0).join(told).encode()).hexdigest()[:16]}.so"
 
 

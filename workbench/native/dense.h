@@ -1,0 +1,194 @@
+// Dense layers, with kernels as panels [K / 64, O, 64].
+
+#pragma once
+
+#include <algorithm>
+
+#include "layers.h"
+#include "threads.h"
+#include "vectors.h"
+
+namespace {
+
+void to_panels(const Layer& l, const float* kernel, float* panels) {
+  for (int k = 0; k < l.inputs; ++k)
+    for (int o = 0; o < l.outputs; ++o)
+      panels[(int64_t(k / kPanel) * l.outputs + o) * kPanel + k % kPanel] = kernel[int64_t(k) * l.outputs + o];
+}
+
+void from_panels(const Layer& l, const float* panels, float* kernel) {
+  for (int k = 0; k < l.inputs; ++k)
+    for (int o = 0; o < l.outputs; ++o)
+      kernel[int64_t(k) * l.outputs + o] = panels[(int64_t(k / kPanel) * l.outputs + o) * kPanel + k % kPanel];
+}
+
+template <int kImages, int kOutputs>
+void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, int last_panel, int m, int o,
+             float* out) {
+  Vec sums[kImages][kOutputs] = {};
+  for (int term = 0; term < num_terms; ++term)
+    for (int panel = first_panel; panel < last_panel; ++panel) {
+      const float* x = terms[term].inputs + m * l.padded_inputs() + int64_t(panel) * kPanel;
+      const float* w = terms[term].other + (int64_t(panel) * l.outputs + o) * kPanel;
+      for (int k = 0; k < kPanel; k += kLanes) {
+        Vec left[kImages];
+#pragma GCC unroll 8
+        for (int i = 0; i < kImages; ++i) left[i] = load(x + i * l.padded_inputs() + k);
+#pragma GCC unroll 8
+        for (int j = 0; j < kOutputs; ++j) {
+          const Vec right = load(w + j * kPanel + k);
+#pragma GCC unroll 8
+          for (int i = 0; i < kImages; ++i) sums[i][j] += left[i] * right;
+        }
+      }
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < kImages; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < kOutputs; ++j) out[int64_t(m + i) * l.outputs + o + j] = sum_of(sums[i][j]);
+}
+
+// The panels of a part of the sum over inputs: the same thread has the same panels in every step.
+std::pair<int, int> panels_of(const Layer& l, int chunk) {
+  return {l.panels * chunk / l.chunks, l.panels * (chunk + 1) / l.chunks};
+}
+
+// One image: panel after panel as they lie in memory, with the sums in `lanes`, [O, kLanes].
+void add_dots_of_one(const Layer& l, const Term* terms, int num_terms, int panel, float* lanes) {
+  for (int term = 0; term < num_terms; ++term) {
+    const float* x = terms[term].inputs + int64_t(panel) * kPanel;
+    const float* w = terms[term].other + int64_t(panel) * l.outputs * kPanel;
+    for (int o = 0; o < l.outputs; ++o, w += kPanel) {
+      Vec sums[2] = {load(lanes + int64_t(o) * kLanes)};
+#pragma GCC unroll 16
+      for (int k = 0; k < kPanel; k += kLanes) sums[k / kLanes % 2] += load(x + k) * load(w + k);
+      store(lanes + int64_t(o) * kLanes, sums[0] + sums[1]);
+    }
+  }
+}
+
+// [M, O] for the panels of one chunk; `before` is called for each of them first.
+template <class Before>
+void partial_outputs(const Layer& l, int images, const Term* terms, int num_terms, int chunk, float* partial,
+                     float* lanes, Before before) {
+  const auto [first, last] = panels_of(l, chunk);
+  float* out = partial + int64_t(chunk) * images * l.outputs;
+  if (images == 1) {
+    std::fill(lanes, lanes + int64_t(l.outputs) * kLanes, 0.0f);
+    for (int panel = first; panel < last; ++panel) {
+      before(panel);
+      add_dots_of_one(l, terms, num_terms, panel, lanes);
+    }
+    for (int o = 0; o < l.outputs; ++o) out[o] = sum_of(load(lanes + int64_t(o) * kLanes));
+    return;
+  }
+  for (int panel = first; panel < last; ++panel) before(panel);
+  for (int o = 0; o < l.outputs; o += kDot)
+    for (int m = 0; m < images; m += kDot)
+      with_count<kDot>(std::min(kDot, images - m), [&, first = first, last = last](auto some_images) {
+        with_count<kDot>(std::min(kDot, l.outputs - o), [&](auto some_outputs) {
+          dots_of<decltype(some_images)::value, decltype(some_outputs)::value>(l, terms, num_terms, first, last, m, o,
+                                                                               out);
+        });
+      });
+}
+
+// [M, O]: the bias and all parts.
+void add_outputs(const Layer& l, int images, const float* partial, const float* bias, float* out) {
+  const int64_t total = int64_t(images) * l.outputs;
+  for (int64_t i = 0; i < total; ++i) out[i] = bias[i % l.outputs];
+  for (int chunk = 0; chunk < l.chunks; ++chunk)
+    for (int64_t i = 0; i < total; ++i) out[i] += partial[chunk * total + i];
+}
+
+template <int kTerms>
+void change_panel_by_one(const Layer& l, const Term* terms, float scale, int panel, float* numbers) {
+  for (int k = 0; k < kPanel; k += 4 * kLanes) {
+    Vec x[kTerms][4];
+    for (int term = 0; term < kTerms; ++term)
+      for (int v = 0; v < 4; ++v)
+        x[term][v] = scale * load(terms[term].inputs + int64_t(panel) * kPanel + k + v * kLanes);
+    for (int o = 0; o < l.outputs; ++o) {
+      float* to = numbers + int64_t(o) * kPanel + k;
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) {
+        Vec value = load(to + v * kLanes);
+#pragma GCC unroll 2
+        for (int term = 0; term < kTerms; ++term) value += terms[term].other[o] * x[term][v];
+        store(to + v * kLanes, value);
+      }
+    }
+  }
+}
+
+// panel += scale * sum over terms of inputs.T @ gradient, for one panel; gradients are [M, O].
+void change_panel(const Layer& l, int images, const Term* terms, int num_terms, float scale, int panel, float* panels) {
+  float* numbers = panels + int64_t(panel) * l.outputs * kPanel;
+  if (images == 1)
+    return with_count<2>(
+        num_terms, [&](auto count) { change_panel_by_one<decltype(count)::value>(l, terms, scale, panel, numbers); });
+  for (int k = 0; k < kPanel; k += 2 * kLanes)
+    in_blocks(l.outputs, [&](int o, int count) {
+      Run runs[2];
+      for (int term = 0; term < num_terms; ++term)
+        runs[term] = {terms[term].other + o, terms[term].inputs + int64_t(panel) * kPanel + k};
+      float* to = numbers + int64_t(o) * kPanel + k;
+      tile<2>(count, runs, num_terms, images, {1, l.outputs, l.padded_inputs()}, [&](int row, int lane, Vec value) {
+        float* at = to + int64_t(row) * kPanel + lane;
+        store(at, load(at) + scale * value);
+      });
+    });
+}
+
+// [M, 64] of the input's gradient: the sum over terms of gradient @ kernel.T.
+void panel_input_gradient(const Layer& l, int images, const Term* terms, int num_terms, int panel, float* out) {
+  const auto multiply = [&](auto vectors, int k, int m, int count) {
+    constexpr int kVectors = decltype(vectors)::value;
+    Run runs[2];
+    for (int term = 0; term < num_terms; ++term)
+      runs[term] = {terms[term].inputs + int64_t(m) * l.outputs,
+                    terms[term].other + int64_t(panel) * l.outputs * kPanel + k};
+    float* to = out + m * l.padded_inputs() + int64_t(panel) * kPanel + k;
+    tile<kVectors, 2 * kRows / kVectors>(
+        count, runs, num_terms, l.outputs, {l.outputs, 1, kPanel},
+        [&](int row, int lane, Vec value) { store(to + row * l.padded_inputs() + lane, value); });
+  };
+  // Few images leave registers for more vectors of the panel.
+  if (images <= kRows / 2)
+    for (int k = 0; k < kPanel; k += 4 * kLanes) multiply(std::integral_constant<int, 4>{}, k, 0, images);
+  else
+    for (int k = 0; k < kPanel; k += 2 * kLanes)
+      in_blocks(images, [&](int m, int count) { multiply(std::integral_constant<int, 2>{}, k, m, count); });
+}
+
+// [M, O] to the padded input of the next layer, with ReLU; `where` is that input on the way there, for a derivative.
+void dense_activation(const Layer& next, int images, const float* outputs, const float* where, float* out) {
+  const int count = next.inputs;
+  for (int m = 0; m < images; ++m) {
+    float* row = out + m * next.padded_inputs();
+    for (int o = 0; o < count; ++o) {
+      const float value = outputs[int64_t(m) * count + o];
+      row[o] = (where ? where[m * next.padded_inputs() + o] : value) > 0.0f ? value : 0.0f;
+    }
+    std::fill(row + count, row + next.padded_inputs(), 0.0f);
+  }
+}
+
+// The gradient of the next layer's input to that of this layer's output [M, O].
+void dense_activation_transpose(const Layer& next, int images, const float* gradient, const float* where, float* out) {
+  for (int m = 0; m < images; ++m)
+    for (int o = 0; o < next.inputs; ++o) {
+      const int64_t at = m * next.padded_inputs() + o;
+      out[int64_t(m) * next.inputs + o] = where[at] > 0.0f ? gradient[at] : 0.0f;
+    }
+}
+
+void add_rows(int images, int outputs, const float* gradient, float scale, float* bias) {
+  for (int o = 0; o < outputs; ++o) {
+    float sum = 0.0f;
+    for (int m = 0; m < images; ++m) sum += gradient[int64_t(m) * outputs + o];
+    bias[o] += scale * sum;
+  }
+}
+
+}  // namespace

@@ -1,0 +1,145 @@
+// Threads that go through the same program together.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+namespace {
+
+constexpr int kMostThreads = 16;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Where threads wait for each other. A thread whose core another program has keeps all others waiting; where the wait
+// takes more than half of their time, half of the threads would be faster, and go on alone. The numbers stay the same.
+class Barrier {
+ public:
+  int size() const { return size_.load(std::memory_order_relaxed); }
+  void set_size(int size) { size_.store(size, std::memory_order_relaxed); }
+
+  void wait(bool is_end_of_step = false) {
+    const int size = this->size();
+    if (size == 1) return;
+    const int round = round_.load(std::memory_order_relaxed);
+    const auto arrival = Clock::now();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      if (is_end_of_step) judge(size, arrival);
+      round_.store(round + 1);
+      round_.notify_all();
+      return;
+    }
+    spin_or_sleep(round, arrival);
+    waited_.fetch_add((Clock::now() - arrival).count(), std::memory_order_relaxed);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
+  // that is waited for must have lost its own.
+  void spin_or_sleep(int round, Clock::time_point arrival) {
+    do {
+      for (int spins = 0; spins < 64; ++spins) {
+        if (round_.load(std::memory_order_acquire) != round) return;
+        relax();
+      }
+    } while (Clock::now() < arrival + std::chrono::microseconds(500));
+    round_.wait(round, std::memory_order_acquire);
+  }
+
+  // Only the last to arrive is here. Until the threads have found their cores, it says nothing of those.
+  void judge(int size, Clock::time_point now) {
+    const auto elapsed = now - since_;
+    if (elapsed < std::chrono::milliseconds(is_settled_ ? 50 : 20)) return;
+    const bool is_slow = 2 * waited_.load(std::memory_order_relaxed) > (size - 1) * elapsed.count();
+    if (is_settled_ && is_slow) set_size(size / 2);
+    is_settled_ = true;
+    waited_.store(0, std::memory_order_relaxed);
+    since_ = now;
+  }
+
+  bool is_settled_ = false;
+  std::atomic<int> size_{1}, arrived_{0}, round_{0};
+  std::atomic<int64_t> waited_{0};
+  Clock::time_point since_ = Clock::now();
+};
+
+struct Team {
+  int index, size;
+  Barrier* barrier;
+  void meet() const { barrier->wait(); }
+  // The end of a local step: whether this thread is still needed.
+  bool goes_on() {
+    barrier->wait(true);
+    size = barrier->size();
+    return index < size;
+  }
+  bool is_first() const { return index == 0; }
+  // This thread's part of some units of work, as [first, last).
+  std::pair<int, int> part(int64_t units) const {
+    return {static_cast<int>(units * index / size), static_cast<int>(units * (index + 1) / size)};
+  }
+  // In the opposite order, what the last pass touched last is still in the cache.
+  template <class Work>
+  void each_backwards(int units, Work work) const {
+    const auto [first, last] = part(units);
+    for (int unit = last; unit-- > first;) work(unit);
+  }
+  template <class Work>
+  void each(int units, Work work) const {
+    const auto [first, last] = part(units);
+    for (int unit = first; unit < last; ++unit) work(unit);
+  }
+};
+
+int num_threads() {
+  int count = static_cast<int>(std::thread::hardware_concurrency());
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) count = CPU_COUNT(&allowed);
+#endif
+  return std::clamp(count, 1, kMostThreads);
+}
+
+template <class Program>
+void together(Program program) {
+  Barrier barrier;
+  std::atomic<int> size{0};  // known once it is clear how many threads there can be
+  std::vector<std::thread> others;
+  const int wanted = num_threads();
+  others.reserve(wanted);
+  try {
+    for (int index = 1; index < wanted; ++index)
+      others.emplace_back([&, index] {
+        size.wait(0);
+        program(Team{index, size.load(), &barrier});
+      });
+  } catch (const std::system_error&) {
+    // This user has no more threads; those that are there will do.
+  }
+  barrier.set_size(static_cast<int>(others.size()) + 1);
+  size.store(barrier.size());
+  size.notify_all();
+  program(Team{0, size.load(), &barrier});
+  for (auto& other : others) other.join();
+}
+
+}  // namespace
