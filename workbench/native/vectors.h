@@ -21,12 +21,13 @@ constexpr int kLanes = 8, kRows = 6, kDot = 3;
 constexpr int kLanes = 4, kRows = 6, kDot = 3;
 #endif
 
-typedef float Vec __attribute__((vector_size(4 * kLanes), aligned(4)));
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef float VecAnywhere __attribute__((vector_size(4 * kLanes), aligned(4)));  // where a float may lie
 typedef int32_t IntVec __attribute__((vector_size(4 * kLanes)));
 typedef std::conditional_t<kLanes == 16, uint16_t, uint8_t> Bits;  // one for each number of a vector
 
-inline Vec load(const float* from) { return *reinterpret_cast<const Vec*>(from); }
-inline void store(float* to, Vec value) { *reinterpret_cast<Vec*>(to) = value; }
+inline Vec load(const float* from) { return *reinterpret_cast<const VecAnywhere*>(from); }
+inline void store(float* to, Vec value) { *reinterpret_cast<VecAnywhere*>(to) = value; }
 
 // Where numbers are positive, and a vector with zeros elsewhere; compilers do not find the instructions by themselves.
 #if defined(__AVX512F__)
