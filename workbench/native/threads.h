@@ -42,8 +42,7 @@ class Barrier {
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
       arrived_.store(0, std::memory_order_relaxed);
       if (is_end_of_step) judge(size, arrival);
-      round_.store(round + 1);
-      round_.notify_all();
+      round_.store(round + 1, std::memory_order_release);
       return;
     }
     spin_or_sleep(round, arrival);
@@ -54,7 +53,7 @@ class Barrier {
   using Clock = std::chrono::steady_clock;
 
   // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
-  // that is waited for must have lost its own.
+  // that is waited for must have lost its own. Nobody is woken: the system would put them on the core of who does it.
   void spin_or_sleep(int round, Clock::time_point arrival) {
     do {
       for (int spins = 0; spins < 64; ++spins) {
@@ -62,7 +61,7 @@ class Barrier {
         relax();
       }
     } while (Clock::now() < arrival + std::chrono::microseconds(500));
-    round_.wait(round, std::memory_order_acquire);
+    while (round_.load(std::memory_order_acquire) == round) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   // Only the last to arrive is here. Until the threads have found their cores, it says nothing of those.
@@ -110,13 +109,35 @@ struct Team {
   }
 };
 
-int num_threads() {
-  int count = static_cast<int>(std::thread::hardware_concurrency());
+// The cores that this process may use, that of the calling thread first; empty where the system does not tell.
+std::vector<int> own_cores() {
+  std::vector<int> cores;
 #ifdef __linux__
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) count = CPU_COUNT(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  const auto here = std::find(cores.begin(), cores.end(), sched_getcpu());
+  if (here != cores.end()) std::iter_swap(cores.begin(), here);
 #endif
-  return std::clamp(count, 1, kMostThreads);
+  return cores;
+}
+
+// A new thread begins on the core of the one that made it, and the system can take longer to move it than it lives. So
+// it moves by itself, and may be moved again.
+void move_to(int core) {
+#ifdef __linux__
+  cpu_set_t allowed, one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && sched_setaffinity(0, sizeof one, &one) == 0)
+    sched_setaffinity(0, sizeof allowed, &allowed);
+#endif
+}
+
+int num_threads() {
+  const size_t cores = own_cores().size();
+  return std::clamp(static_cast<int>(cores ? cores : std::thread::hardware_concurrency()), 1, kMostThreads);
 }
 
 template <class Program>
@@ -125,11 +146,13 @@ void together(Program program) {
   std::atomic<int> size{0};  // known once it is clear how many threads there can be
   std::vector<std::thread> others;
   const int wanted = num_threads();
+  const std::vector<int> cores = own_cores();
   others.reserve(wanted);
   try {
     for (int index = 1; index < wanted; ++index)
       others.emplace_back([&, index] {
         size.wait(0);
+        if (!cores.empty()) move_to(cores[index]);
         program(Team{index, size.load(), &barrier});
       });
   } catch (const std::system_error&) {
