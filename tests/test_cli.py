@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import workbench as wb
-from workbench import cli
+from workbench import cli, native
 
 # The smallest client and the smallest network: what is tested is the way to them.
 SMALL = ["--num-images", "4", "--epochs", "2", "--batch-size", "2"]
@@ -79,6 +79,12 @@ def test_version_and_help():
     assert told.returncode == 0
     for word in ("demo", "attack", "--version"):
         assert word in told.stdout
+
+
+def test_a_machine_that_could_be_faster_is_told_so(monkeypatch, capsys):
+    monkeypatch.setattr(native, "advice", lambda: "Hurry.")
+    assert in_process(monkeypatch, *TINY, "--steps", 1) == 0
+    assert "Hurry." in capsys.readouterr().err
 
 
 def test_the_demo_attacks_compares_and_reports(tmp_path):

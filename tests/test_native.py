@@ -285,3 +285,16 @@ def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
 def test_the_environment_can_leave_it_out(monkeypatch):
     monkeypatch.setenv("WORKBENCH_NATIVE", "0")
     assert native._library.__wrapped__() is None
+
+
+def test_people_are_told_how_to_be_faster_where_they_can_be(monkeypatch):
+    assert native.advice() is None, "it is there, and advised all the same"
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert "python -m workbench.native" in native.advice()
+    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert native.advice() is None, "there is no compiler to follow the advice with"
+    monkeypatch.undo()
+    monkeypatch.setattr(native, "_library", lambda: None)
+    monkeypatch.setenv("WORKBENCH_NATIVE", "0")
+    assert native.advice() is None, "it is not wanted"

@@ -295,6 +295,7 @@ def _attack_all(
 
     _check_outputs(report, save)
     _keep_compilations()
+    _advise()
     model, clients = target.load()
     typer.echo(f"Attacking {target.told}, {model.name}.")
     observation = target.observe(model, clients)
@@ -325,6 +326,7 @@ def _resume(
 
     _check_outputs(report, save)
     _keep_compilations()
+    _advise()
     session = AttackSession.load(path, device=device)
     steps = changes.pop("steps", session.config.steps)
     _check_same_settings(path, session.config, changes)
@@ -461,6 +463,14 @@ def _keep_compilations() -> None:
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
         # For processes that this one starts.
         os.environ[name.upper()] = str(value)
+
+
+def _advise() -> None:
+    """Tell how this machine could be faster."""
+    from workbench import native
+
+    if advice := native.advice():
+        typer.echo(advice, err=True)
 
 
 # Studies have their commands beside them.

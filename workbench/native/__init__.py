@@ -1,6 +1,7 @@
 """Local training and the way back through it, compiled for this processor: `simulation.cc`, called from within JAX.
 
-XLA runs a simulated client as a few thousand small operations; one function in C++ does the same work in half the time.
+XLA runs a simulated client as a few thousand small operations; one function in C++ does the same work in a half to a
+third of the time.
 It is compiled once on the machine that runs it (``python -m workbench.native``, which ``make setup`` does), with
 whatever C++ compiler there is, and kept in the user's cache. Where it is not there, on accelerators, in other number
 types and for networks that it does not know, `workbench.training` goes on in JAX: the same results, to rounding.
@@ -30,7 +31,7 @@ from jax import Array
 from workbench.cache import cache_folder
 from workbench.chain import Layer, Weights
 
-__all__ = ["backward", "build", "can_train", "forward", "kept_floats", "library_path"]
+__all__ = ["advice", "backward", "build", "can_train", "forward", "kept_floats", "library_path"]
 
 _SOURCE = Path(__file__).with_name("simulation.cc")
 _ALL_SOURCES = (*sorted(_SOURCE.parent.glob("*.h")), _SOURCE)
@@ -52,10 +53,23 @@ def library_path() -> Path:
     return cache_folder() / "native" / f"simulation-{hashlib.sha256(chr(0).join(told).encode()).hexdigest()[:16]}.so"
 
 
+def _compiler() -> list[str]:
+    """The command of the C++ compiler; empty where there is none."""
+    found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    return shlex.split(os.environ.get("CXX", "")) or ([found] if found else [])
+
+
+def advice() -> str | None:
+    """What to tell people whose attacks could be faster; None where nothing can be done, or all is done."""
+    is_wanted = os.environ.get("WORKBENCH_NATIVE") != "0" and jax.default_backend() == "cpu"
+    if not is_wanted or _library() is not None or not _compiler():
+        return None
+    return "`python -m workbench.native`, once, makes attacks on this CPU two to three times as fast."
+
+
 def build() -> Path | None:
     """Compile the library if it is not there; None where this machine cannot."""
-    found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    compiler = shlex.split(os.environ.get("CXX", "")) or ([found] if found else [])
+    compiler = _compiler()
     try:
         path = library_path()
         if _open(path) is None and compiler:

@@ -177,7 +177,7 @@ def _do(
     scheduler: str | None,
     only_measured: bool,
 ) -> int:
-    from workbench.cli import _check_outputs, _keep_compilations
+    from workbench.cli import _advise, _check_outputs, _keep_compilations
 
     for path in export:
         check_choice("the ending of --export", path.suffix, FORMATS)
@@ -186,6 +186,7 @@ def _do(
     _check_outputs(store, out, *export, over_time)
     _keep_compilations()
     if not only_measured:
+        _advise()
         typer.echo(f"{plan.title}: {len(plan.units)} units, kept in {store}.")
     try:
         results, report = run_plan(

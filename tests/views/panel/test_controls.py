@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench import native
 from workbench.config import AttackConfig
 from workbench.views.panel.controls import STEERED, Controls
 
@@ -162,6 +163,13 @@ def test_what_it_takes_follows_what_is_typed(make_small):
     panel.controls.fields["epochs"].value = 5
     assert panel._worker.wait(60)
     assert panel.controls.derived.value.startswith("2 batches an epoch · 10 local steps · 9 attack steps · about")
+
+
+def test_how_to_be_faster_stands_below(make_small, monkeypatch):
+    monkeypatch.setattr(native, "advice", lambda: "Hurry <up>.")
+    panel = make_small()
+    assert panel._worker.wait(60)
+    assert panel.controls.derived.value.endswith("<br>Hurry &lt;up&gt;.")
 
 
 def test_changed_settings_are_built_by_run_and_only_then(make_small):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 import numpy as np
 
-from workbench import container
+from workbench import container, native
 from workbench.attack.needs import Needs, needs_of
 from workbench.checkpoint import KIND as CHECKPOINT
 from workbench.data.dataset import ClientData
@@ -621,7 +621,10 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         if self._seconds_per_image is not None:
             seconds = sum(steps * images for steps, images in needs.phases) * self._seconds_per_image
         taken = "time known after the first steps" if seconds is None else f"about {duration(seconds)} in all"
-        self.controls.derived.value = escape(f"{local} · {needs.steps} attack steps · about {megabytes} MB · {taken}")
+        told = [f"{local} · {needs.steps} attack steps · about {megabytes} MB · {taken}"]
+        if advice := native.advice():
+            told.append(advice)
+        self.controls.derived.value = "<br>".join(map(escape, told))
 
     def _needs(self, settings: Settings) -> tuple[Needs, str]:
         target = settings.target
