@@ -1,6 +1,6 @@
 """Speed and memory of one optimisation step, beside its peers and its limit, as ratios measured in one run.
 
-    python -m benchmarks                  everything (about 15 minutes on 2 cores)
+    python -m benchmarks                  everything (about 20 minutes on 2 cores)
     python -m benchmarks speed memory     some of it
 
 Every contender runs in a process of its own, in turn and several times; the best time of each counts, because noise
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -93,30 +94,33 @@ def memory() -> None:
 
 
 def many() -> None:
+    from benchmarks.work import make_work
+
+    print("Four clients, client-steps a second; medians of three rounds, and the ratio of every round")
+    for label in ("FEMNIST 10x5x50", "FEMNIST 10x1x50"):
+        work = make_work(*SETTINGS[label])
+        rounds = [(_throughput(work, "one by one"), _throughput(work, "processes")) for _ in range(3)]
+        alone, together = (statistics.median(found) for found in zip(*rounds, strict=True))
+        ratios = ", ".join(f"{after / before:.2f}" for before, after in rounds)
+        found = f"one by one {alone:.2f}, processes {together:.2f}; {together / alone:.2f} x ({ratios})"
+        print(f"  {label}: {found}", flush=True)
+
+
+def _throughput(work: Any, way: str) -> float:
+    """Without set-up and compilation, which the difference of two runs leaves out."""
     import jax
 
     import workbench as wb
-    from benchmarks.work import make_work
     from workbench.attack.many import attack_many
 
-    steps = 20
-    print("Four clients, client-steps a second, set-up and compilation excluded by taking the difference of two runs")
-    for label in ("FEMNIST 10x5x50", "FEMNIST 10x1x50"):
-        network, epochs, batch_size = SETTINGS[label]
-        work = make_work(network, epochs, batch_size)
-        model, observation = work.attack.phases[-1].objective.simulation.model, work.attack.observation
-        throughput = {}
-        for way in ("one by one", "processes"):
-            seconds = []
-            for length in (2, 2 + steps):
-                config = wb.AttackConfig(steps=length)
-                jax.clear_caches()
-                started = time.perf_counter()
-                attack_many(model, [observation] * 4, config, way=way, progress=False)
-                seconds.append(time.perf_counter() - started)
-            throughput[way] = 4 * steps / (seconds[1] - seconds[0])
-        alone, together = throughput["one by one"], throughput["processes"]
-        print(f"  {label}: one by one {alone:.2f}, processes {together:.2f} ({together / alone:.2f} x)", flush=True)
+    model, observation = work.attack.phases[-1].objective.simulation.model, work.attack.observation
+    seconds, lengths = [], (2, 22)
+    for length in lengths:
+        jax.clear_caches()
+        started = time.perf_counter()
+        attack_many(model, [observation] * 4, wb.AttackConfig(steps=length), way=way, progress=False)
+        seconds.append(time.perf_counter() - started)
+    return 4 * (lengths[1] - lengths[0]) / (seconds[1] - seconds[0])
 
 
 def session() -> None:
