@@ -1,6 +1,6 @@
 """Many attacks at once: side by side on an accelerator, in processes with cores of their own on a CPU.
 
-One attack's products are too small to keep several cores busy; several attacks, one core each, do far better.
+One attack's local steps are small, and its threads wait for each other between them; attacks with a core each need not.
 """
 
 from __future__ import annotations
