@@ -16,7 +16,8 @@
 namespace {
 
 constexpr int kBasis = 16;
-int64_t matrix_step(int64_t rows, int64_t columns) { return rows * columns + 16; }  // never a multiple of a page
+// A little apart: matrices whose size is a power of 2 would fall on the same lines of the cache.
+int64_t matrix_step(int64_t rows, int64_t columns) { return rows * columns + 16; }
 
 // Maps on one axis, of one vector of channels at a time.
 struct InputToBasis {
