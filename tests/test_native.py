@@ -265,13 +265,38 @@ def test_a_broken_library_is_compiled_again(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     native.library_path().parent.mkdir()
     native.library_path().write_bytes(b"not a library")
-    # A compiler that takes no time: it knows the answer.
-    compiler = tmp_path / "compiler"
-    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp "{working}" "$2"\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, working))
     assert native.build() == native.library_path()
     assert native.library_path().read_bytes() == working.read_bytes()
+
+
+def quick_compiler(folder, answer, refuses="nothing"):
+    """One that takes no time, because it knows the answer, and does not take every flag."""
+    path = folder / "compiler"
+    path.write_text(
+        f'#!/bin/sh\nfor flag; do [ "$flag" = "{refuses}" ] && exit 1; done\n'
+        f'while [ "$1" != -o ]; do shift; done\ncp "{answer}" "$2"\n'
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_compiler_that_does_not_know_the_processor_compiles_for_any(monkeypatch, tmp_path):
+    working = native.library_path()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, working, refuses="-march=native"))
+    assert native.build() == native.library_path()
+
+
+@pytest.mark.parametrize("switch", ["jax_debug_nans", "jax_debug_infs"])
+def test_it_is_not_used_where_all_numbers_are_checked(switch):
+    weights, batches, _ = a_client(PAPER, (28, 28, 1), 1, 2, 2, jnp.float32)
+    assert native.can_train(PAPER, weights, batches.images)
+    jax.config.update(switch, True)
+    try:
+        assert not native.can_train(PAPER, weights, batches.images)
+    finally:
+        jax.config.update(switch, False)
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):

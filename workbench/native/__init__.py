@@ -35,7 +35,9 @@ __all__ = ["advice", "backward", "build", "can_train", "forward", "kept_floats",
 
 _SOURCE = Path(__file__).with_name("simulation.cc")
 _ALL_SOURCES = (*sorted(_SOURCE.parent.glob("*.h")), _SOURCE)
-_FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+# For this processor: what most compilers call it, what some on ARM do, and for any.
+_PROCESSOR_FLAGS = (("-march=native",), ("-mcpu=native",), ())
 _MOST_KERNEL_ROWS = 32
 _UNIT = 16  # channels come in whole vectors
 
@@ -77,9 +79,12 @@ def build() -> Path | None:
             with tempfile.TemporaryDirectory(dir=path.parent) as folder:
                 made = Path(folder) / "simulation.so"
                 # The headers are another project's, and so are the warnings in them.
-                command = [*compiler, *_FLAGS, "-isystem", jax.ffi.include_dir(), "-o", str(made), str(_SOURCE)]
-                if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                    made.replace(path)
+                rest = ["-isystem", jax.ffi.include_dir(), "-o", str(made), str(_SOURCE)]
+                for flags in _PROCESSOR_FLAGS:
+                    done = subprocess.run([*compiler, *_FLAGS, *flags, *rest], capture_output=True, check=False)
+                    if done.returncode == 0:
+                        made.replace(path)
+                        break
         return path if _open(path) else None
     except OSError:
         return None
@@ -114,8 +119,10 @@ def can_train(layers: tuple[Layer, ...], weights: Weights, images: Array) -> boo
         all(array.dtype == jnp.float32 for array in (*jax.tree.leaves(weights), images))
         and _knows(layers, images.shape[-3:])
         and jax.default_backend() == "cpu"
-        # What is kept between the two ways has places that nobody writes or reads, and flags that look like NaN.
+        # What is kept between the two ways has places that nobody writes or reads, and flags that look
+        # like NaN or infinity.
         and not jax.config.jax_debug_nans  # type: ignore[attr-defined]
+        and not jax.config.jax_debug_infs  # type: ignore[attr-defined]
         and _library() is not None
     )
 
@@ -187,7 +194,7 @@ def _shape(layers: tuple[Layer, ...], image_shape: tuple[int, ...]) -> np.ndarra
     for layer in layers:
         *_, channels, outputs = layer.kernel_shape
         size = layer.kernel_shape[0]  # of a dense layer, its inputs
-        numbers += [layer.is_dense, size, layer.padding, channels, outputs, layer.relu, layer.pool]
+        numbers += [layer.is_dense, size, layer.padding, channels, outputs, layer.pool]
     return np.array(numbers, np.int64)
 
 

@@ -140,8 +140,8 @@ void input_gradient(const Team& team, const Chain& chain, int index, const Term*
   });
 }
 
-// The same for a few channels, with the kernel as it is: sums over vectors of F. Goes to images without a border, times
-// `scale`.
+// The same for the first layer, whose channels are few, with the kernel as it is: sums over vectors of F. Goes to
+// images without a border, times `scale`.
 template <int kPixels>
 void image_pixels(const Layer& l, const Term* terms, int num_terms, int m, int y, int x, int c, float scale,
                   float* out) {

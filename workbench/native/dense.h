@@ -48,7 +48,7 @@ void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, 
     for (int j = 0; j < kOutputs; ++j) out[int64_t(m + i) * l.outputs + o + j] = sum_of(sums[i][j]);
 }
 
-// The panels of a part of the sum over inputs: the same thread has the same panels in every step.
+// The panels of a part of the sum over inputs: a thread has the same panels in every step.
 std::pair<int, int> panels_of(const Layer& l, int chunk) {
   return {l.panels * chunk / l.chunks, l.panels * (chunk + 1) / l.chunks};
 }

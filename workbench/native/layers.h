@@ -32,12 +32,12 @@ struct Grid {
 };
 
 struct Layer {
-  bool is_dense, relu, pool;
+  bool is_dense, pool;
   int size, padding, channels, filters;  // of a convolution
   int out_height, out_width;             // of it, before pooling
   int after_height, after_width;         // after pooling
   int inputs, outputs, panels, chunks;   // of a dense layer
-  bool by_tiles;                         // a convolution as in the section on tiles
+  bool by_tiles;                         // a convolution as in tiles.h
   Grid in;                               // its input
   Grid out;                              // the gradient at a convolution's output, with the border its transpose needs
   int shift;                             // of the transpose: where it begins in that border
@@ -45,8 +45,8 @@ struct Layer {
   // Where a step's slot of the trajectory has them, in floats.
   int64_t kernel_at, active_at, input_at, gradient_at;
 
-  int num_parts() const { return is_dense || channels >= kLanes ? 1 : 4; }  // of the sums of a kernel gradient
-  int num_tiles() const { return out_height / 2 * (out_width / 2); }        // of an image
+  int num_parts() const { return channels >= kLanes ? 1 : 4; }        // of the sums of a kernel gradient
+  int num_tiles() const { return out_height / 2 * (out_width / 2); }  // of an image
   // Where the ReLU of a convolution has noted whether it lets through a vector of channels.
   int64_t active(int m, int y, int x, int filter) const {
     return (((int64_t(m) * out_height + y) * out_width + x) * filters + filter) / kLanes;
@@ -62,7 +62,7 @@ struct Chain {
   int classes;
 };
 
-// Each layer as (is dense, k or K, padding, C, F or O, ReLU, pooling), after (H, W, C) of an image.
+// Each layer as (is dense, k or K, padding, C, F or O, pooling), after (H, W, C) of an image.
 Chain make_chain(const int64_t* numbers, int64_t count, int images) {
   Chain chain{images, {}, 0, 0, 0, 0};
   int height = numbers[0], width = numbers[1], channels = numbers[2];
@@ -71,11 +71,10 @@ Chain make_chain(const int64_t* numbers, int64_t count, int images) {
     chain.slot += round_up(floats, 16);
     return at;
   };
-  for (const int64_t* n = numbers + 3; n < numbers + count; n += 7) {
+  for (const int64_t* n = numbers + 3; n < numbers + count; n += 6) {
     Layer l{};
     l.is_dense = n[0];
-    l.relu = n[5];
-    l.pool = n[6];
+    l.pool = n[5];
     if (l.is_dense) {
       l.inputs = n[1];
       l.outputs = n[4];

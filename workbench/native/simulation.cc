@@ -115,7 +115,7 @@ struct Scratch {
   std::vector<float*> rows;
   std::vector<std::vector<Run>> runs;
 
-  Scratch(const Chain& chain, Arena& arena) : operands(chain, arena) {
+  Scratch(const Chain& chain, Arena& arena, int num_threads) : operands(chain, arena) {
     int64_t partial_numbers = 0, row_numbers = 0, num_runs = 0;
     images = arena.take(chain.images * chain.layers[0].in.image);
     for (const Layer& l : chain.layers) {
@@ -133,7 +133,7 @@ struct Scratch {
       if (l.by_tiles) row_numbers = std::max(row_numbers, int64_t(kBasis) * kRows * 2 * kLanes);
     }
     partial = arena.take(partial_numbers);
-    for (int thread = 0; thread < num_threads(); ++thread) {
+    for (int thread = 0; thread < num_threads; ++thread) {
       rows.push_back(arena.take(row_numbers));
       runs.emplace_back(num_runs);
     }
@@ -455,8 +455,9 @@ ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<c
   const int64_t kept_steps = kept.dimensions()[0];
   Arena arena;
   auto weights = take_weights(chain, arena, given.data());
-  Scratch scratch(chain, arena);
-  together([&](const Team& team) { train(team, chain, batches, weights, scratch, trajectory, kept_steps); });
+  const std::vector<int> cores = cores_for_threads();
+  Scratch scratch(chain, arena, static_cast<int>(cores.size()));
+  together(cores, [&](const Team& team) { train(team, chain, batches, weights, scratch, trajectory, kept_steps); });
   give_weights(chain, weights, out.data());
   return ffi::Error::Success();
 } catch (const std::bad_alloc&) {
@@ -481,9 +482,10 @@ ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<
   Arena arena;
   auto weights = take_weights(chain, arena, given.data());
   auto adjoint = take_weights(chain, arena, directions.data());
-  Scratch scratch(chain, arena);
+  const std::vector<int> cores = cores_for_threads();
+  Scratch scratch(chain, arena, static_cast<int>(cores.size()));
   Dots dots(chain, arena);
-  together([&](const Team& team) {
+  together(cores, [&](const Team& team) {
     go_back(team, chain, batches, weights, adjoint, scratch, dots, trajectory, images_adjoint);
   });
   give_weights(chain, adjoint, out.data());

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -109,24 +110,31 @@ struct Team {
   }
 };
 
-// The cores that this process may use, that of the calling thread first; empty where the system does not tell.
-std::vector<int> own_cores() {
+constexpr int kAnyCore = -1;
+
+// One core for each thread that there shall be, that of the calling thread first.
+std::vector<int> cores_for_threads() {
   std::vector<int> cores;
 #ifdef __linux__
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
     for (int core = 0; core < CPU_SETSIZE; ++core)
       if (CPU_ISSET(core, &allowed)) cores.push_back(core);
-  const auto here = std::find(cores.begin(), cores.end(), sched_getcpu());
-  if (here != cores.end()) std::iter_swap(cores.begin(), here);
+  std::rotate(cores.begin(), std::find(cores.begin(), cores.end(), sched_getcpu()), cores.end());
 #endif
+  if (cores.empty()) cores.assign(std::max(1u, std::thread::hardware_concurrency()), kAnyCore);
+  const size_t wanted = std::min<size_t>(cores.size(), kMostThreads);
+  // Spread over all of them: neighbours may share what makes them fast.
+  for (size_t index = 0; index < wanted; ++index) cores[index] = cores[index * cores.size() / wanted];
+  cores.resize(wanted);
   return cores;
 }
 
 // A new thread begins on the core of the one that made it, and the system can take longer to move it than it lives. So
 // it moves by itself, and may be moved again.
-void move_to(int core) {
+void move_to([[maybe_unused]] int core) {
 #ifdef __linux__
+  if (core == kAnyCore) return;
   cpu_set_t allowed, one;
   CPU_ZERO(&one);
   CPU_SET(core, &one);
@@ -135,28 +143,23 @@ void move_to(int core) {
 #endif
 }
 
-int num_threads() {
-  const size_t cores = own_cores().size();
-  return std::clamp(static_cast<int>(cores ? cores : std::thread::hardware_concurrency()), 1, kMostThreads);
-}
-
 template <class Program>
-void together(Program program) {
+void together(const std::vector<int>& cores, Program program) {
   Barrier barrier;
   std::atomic<int> size{0};  // known once it is clear how many threads there can be
   std::vector<std::thread> others;
-  const int wanted = num_threads();
-  const std::vector<int> cores = own_cores();
-  others.reserve(wanted);
+  others.reserve(cores.size());
   try {
-    for (int index = 1; index < wanted; ++index)
+    for (int index = 1; index < static_cast<int>(cores.size()); ++index)
       others.emplace_back([&, index] {
         size.wait(0);
-        if (!cores.empty()) move_to(cores[index]);
+        move_to(cores[index]);
         program(Team{index, size.load(), &barrier});
       });
   } catch (const std::system_error&) {
     // This user has no more threads; those that are there will do.
+  } catch (const std::bad_alloc&) {
+    // Nor memory for one.
   }
   barrier.set_size(static_cast<int>(others.size()) + 1);
   size.store(barrier.size());

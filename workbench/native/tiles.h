@@ -129,7 +129,7 @@ void kernel_to_basis(const Team& team, const Layer& l, const float* kernel, floa
     for (int offset = 0; offset < 9; ++offset) {
       const float* from = kernel + offset * numbers + int64_t(first_c) * l.filters + first_f;
       for (int c = 0; c < kLanes; ++c) rows[offset][c] = load(from + int64_t(c) * l.filters);
-      transpose(rows[offset], columns[offset], std::make_integer_sequence<int, kLanes>{});
+      transpose(rows[offset], columns[offset]);
     }
     const auto transform = [&](const Vec(*from)[kLanes], float* to, int row_numbers) {
       for (int i = 0; i < kLanes; ++i)

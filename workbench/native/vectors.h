@@ -58,9 +58,19 @@ inline float sum_of(Vec value) {
 }
 #endif
 
+// The numbers of two vectors, one by one from each, from the one at `kFirst` on.
+template <int kFirst, int... kIndex>
+inline Vec interleave(Vec first, Vec second, std::integer_sequence<int, kIndex...>) {
+#if defined(__clang__) || __GNUC__ >= 12
+  return __builtin_shufflevector(first, second, (kIndex / 2 + kIndex % 2 * kLanes + kFirst)...);
+#else
+  return __builtin_shuffle(first, second, IntVec{(kIndex / 2 + kIndex % 2 * kLanes + kFirst)...});
+#endif
+}
+
 // kLanes vectors as the rows of a square, to its columns.
-template <int... kIndex>
-inline void transpose(const Vec* rows, Vec* columns, std::integer_sequence<int, kIndex...>) {
+inline void transpose(const Vec* rows, Vec* columns) {
+  constexpr std::make_integer_sequence<int, kLanes> kAll;
   Vec from[kLanes], to[kLanes];
   std::copy(rows, rows + kLanes, from);
 #pragma GCC unroll 4
@@ -68,8 +78,8 @@ inline void transpose(const Vec* rows, Vec* columns, std::integer_sequence<int, 
 #pragma GCC unroll 8
     for (int i = 0; i < kLanes / 2; ++i) {
       const Vec first = from[i], second = from[i + kLanes / 2];
-      to[2 * i] = __builtin_shufflevector(first, second, (kIndex / 2 + kIndex % 2 * kLanes)...);
-      to[2 * i + 1] = __builtin_shufflevector(first, second, (kIndex / 2 + kIndex % 2 * kLanes + kLanes / 2)...);
+      to[2 * i] = interleave<0>(first, second, kAll);
+      to[2 * i + 1] = interleave<kLanes / 2>(first, second, kAll);
     }
     std::copy(to, to + kLanes, from);
   }
