@@ -159,6 +159,13 @@ def test_it_is_what_sgd_uses_whole_and_in_segments(segments, monkeypatch):
     assert distance(found, function(images)) < ROUNDING
 
 
+def test_one_local_step_is_left_to_jax():
+    layers, image_shape = NETWORKS["femnist"]
+    weights, batches, _ = a_client(layers, image_shape, 1, 4, 4, jnp.float32)
+    told = jax.jit(lambda b: sgd(wb.models.femnist_cnn(), weights, b, jnp.float32(RATE))).lower(batches).as_text()
+    assert "workbench_forward" not in told
+
+
 def test_several_clients_side_by_side_are_each_as_alone():
     layers, image_shape = NETWORKS["mlp"]
     weights, batches, _ = a_client(layers, image_shape, 2, 4, 2, jnp.float32)

@@ -84,7 +84,8 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
     """
     if model.chain is None:
         steps = partial(_plain_sgd, model)
-    elif native.can_train(model.chain, weights, batches.images):
+    elif len(batches.images) > 1 and native.can_train(model.chain, weights, batches.images):
+        # For one step alone, XLA is as fast: nothing waits, and it need not ask the system for memory first.
         steps = partial(_native_sgd, model.chain)
     else:
         steps = partial(_chain_sgd, model.chain)

@@ -4,8 +4,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "vectors.h"
 
@@ -123,17 +130,32 @@ struct Numbers {
   float* bias;
 };
 
+// For arrays that are written and read once or twice: without large pages, a tenth of the time goes to getting them.
+void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+#ifdef __linux__
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(memory) + bytes) / kPage * kPage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // a wish; it may be refused
+#endif
+}
+
 // Arrays that live as long as a call; zeros at first, so that borders need no more care.
 class Arena {
  public:
   float* take(int64_t floats) {
-    held_.emplace_back(floats + 16, 0.0f);
-    const auto address = reinterpret_cast<uintptr_t>(held_.back().data());
-    return reinterpret_cast<float*>((address + 63) / 64 * 64);
+    const size_t bytes = (floats + 16) * sizeof(float);
+    held_.emplace_back(std::calloc(1, bytes));
+    if (!held_.back()) throw std::bad_alloc();
+    ask_for_large_pages(held_.back().get(), bytes);
+    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(held_.back().get()) + 63) / 64 * 64);
   }
 
  private:
-  std::vector<std::vector<float>> held_;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::vector<std::unique_ptr<void, Free>> held_;
 };
 
 void clear_border(const Grid& grid, float* pictures, int m) {

@@ -17,10 +17,6 @@
 #include <new>
 #include <vector>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include "convolution.h"
 #include "dense.h"
 #include "layers.h"
@@ -423,16 +419,6 @@ Batches take_batches(Arguments& arguments) {
 }
 
 int num_images(ffi::RemainingArgs& args) { return static_cast<int>(args.get<ffi::AnyBuffer>(0)->dimensions()[1]); }
-
-// What is kept is written once and read once: without large pages, a tenth of the time would go to getting them.
-void ask_for_large_pages(void* memory, size_t bytes) {
-#ifdef __linux__
-  constexpr uintptr_t kPage = 4096;
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
-  const uintptr_t last = (reinterpret_cast<uintptr_t>(memory) + bytes) / kPage * kPage;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // a wish; it may be refused
-#endif
-}
 
 ffi::Error out_of_memory() {
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "there is not enough memory to simulate the client's training");
