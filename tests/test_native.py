@@ -166,6 +166,14 @@ def test_one_local_step_is_left_to_jax():
     assert "workbench_forward" not in told
 
 
+def test_what_an_attack_keeps_is_told_by_who_computes_it(monkeypatch):
+    model = wb.models.femnist_cnn()
+    one, two = (training.kept_bytes(model, steps, 4) for steps in (1, 2))
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert training.kept_bytes(model, 1, 4) == one, "one step is JAX's, with the library and without"
+    assert training.kept_bytes(model, 2, 4) != two, "two steps are the library's"
+
+
 def test_several_clients_side_by_side_are_each_as_alone():
     layers, image_shape = NETWORKS["mlp"]
     weights, batches, _ = a_client(layers, image_shape, 2, 4, 2, jnp.float32)

@@ -84,8 +84,7 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
     """
     if model.chain is None:
         steps = partial(_plain_sgd, model)
-    elif len(batches.images) > 1 and native.can_train(model.chain, weights, batches.images):
-        # For one step alone, XLA is as fast: nothing waits, and it need not ask the system for memory first.
+    elif _is_native(model.chain, weights, batches.images, len(batches.images)):
         steps = partial(_native_sgd, model.chain)
     else:
         steps = partial(_chain_sgd, model.chain)
@@ -228,6 +227,12 @@ def _delayed_layers(layers: Layers, batch_size: int) -> frozenset[str]:
     )
 
 
+def _is_native(layers: Layers, weights: Weights, images: Array, num_steps: int) -> bool:
+    """Whether the compiled library makes these steps."""
+    # One step alone XLA makes as fast: nothing waits, and it need not ask the system for memory first.
+    return num_steps > 1 and native.can_train(layers, weights, images)
+
+
 def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1) -> int:
     """About how much memory differentiating through `sgd` keeps, by the shapes of what it keeps."""
     weights = jax.eval_shape(lambda: model.init(0))
@@ -239,7 +244,7 @@ def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1)
         )
     )
     every_step = _num_bytes(weights)
-    if model.chain is not None and native.can_train(model.chain, weights, images):
+    if model.chain is not None and _is_native(model.chain, weights, images, num_steps):
         every_step = images.dtype.itemsize * native.kept_floats(model.chain, model.image_shape, batch_size)
     elif model.chain is not None:
         delayed = _delayed_layers(model.chain, batch_size)

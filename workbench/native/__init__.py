@@ -1,10 +1,10 @@
 """Local training and the way back through it, compiled for this processor: `simulation.cc`, called from within JAX.
 
 XLA runs a simulated client as a few thousand small operations; one function in C++ does the same work in a half to a
-third of the time.
-It is compiled once on the machine that runs it (``python -m workbench.native``, which ``make setup`` does), with
-whatever C++ compiler there is, and kept in the user's cache. Where it is not there, on accelerators, in other number
-types and for networks that it does not know, `workbench.training` goes on in JAX: the same results, to rounding.
+third of the time. It is compiled once on the machine that runs it (``python -m workbench.native``, which ``make setup``
+does), with whatever C++ compiler there is, and kept in the user's cache. Where it is not there, on accelerators, in
+other number types and for networks that it does not know, `workbench.training` goes on in JAX: the same results, to
+rounding.
 ``WORKBENCH_NATIVE=0`` in the environment leaves it out.
 """
 
@@ -119,8 +119,7 @@ def can_train(layers: tuple[Layer, ...], weights: Weights, images: Array) -> boo
         all(array.dtype == jnp.float32 for array in (*jax.tree.leaves(weights), images))
         and _knows(layers, images.shape[-3:])
         and jax.default_backend() == "cpu"
-        # What is kept between the two ways has places that nobody writes or reads, and flags that look
-        # like NaN or infinity.
+        # What is kept between the two ways has places that nobody writes, and flags that look like NaN or infinity.
         and not jax.config.jax_debug_nans  # type: ignore[attr-defined]
         and not jax.config.jax_debug_infs  # type: ignore[attr-defined]
         and _library() is not None
