@@ -95,11 +95,12 @@ def distance(found, right):
     ("network", "epochs", "num_images", "batch_size"),
     [
         ("femnist", 2, 11, 5),
-        ("femnist", 2, 3, 1),
+        ("femnist", 3, 3, 1),
         ("femnist", 1, 40, 40),
         ("cifar100", 1, 7, 5),
         ("printed", 2, 5, 3),
         ("mlp", 3, 8, 3),
+        ("mlp", 3, 3, 1),
         ("unlike the paper's", 2, 7, 3),
         ("in tiles", 2, 7, 3),
         ("in tiles", 2, 2, 1),
