@@ -250,6 +250,8 @@ def test_a_diverging_attack_ends_with_its_table_and_code_1(tmp_path, monkeypatch
         (["attack", "--data", "/tmp"], "bundled"),
         (["attack", "--dataset", "femnist", "--data", "/nowhere"], "/nowhere"),
         (["attack", "--dataset", "folder"], "needs --data"),
+        (["attack", "--dataset", "femnist", "--data", ""], "what follows --data is empty"),
+        (["table", "1", "--data="], "what follows --data is empty"),
         (["attack", "--resume", "/nowhere"], "does not exist"),
         (["attack", "--report", "/"], "is a folder"),
         (["attack", "--save", "/dev/null/run"], "cannot be written"),

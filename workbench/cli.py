@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,11 +58,20 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line; whatever is wrong with the input is one line on standard error, and exit code 2."""
     try:
+        _check_nothing_is_empty(sys.argv)
         sys.exit(app(standalone_mode=False, prog_name="workbench"))
     except WorkbenchError as error:
         _fail(str(error))
     except typer.TyperException as error:
         _fail(f"{error.format_message()} See workbench --help.")
+
+
+def _check_nothing_is_empty(arguments: Sequence[str]) -> None:
+    """An empty path would be the current folder: no one who writes --data "$FEMNIST" means that."""
+    for before, argument in pairwise(arguments):
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            name = argument.rstrip("=") or before
+            raise ConfigError(f"what follows {name} is empty; so is a shell variable that has not been set.")
 
 
 def _fail(message: str) -> None:
