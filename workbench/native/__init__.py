@@ -30,8 +30,9 @@ from jax import Array
 
 from workbench.cache import cache_folder
 from workbench.chain import Layer, Weights
+from workbench.errors import WorkbenchError
 
-__all__ = ["advice", "backward", "build", "can_train", "forward", "kept_floats", "library_path"]
+__all__ = ["CannotCompileError", "advice", "backward", "build", "can_train", "forward", "kept_floats", "library_path"]
 
 _SOURCE = Path(__file__).with_name("simulation.cc")
 _ALL_SOURCES = (*sorted(_SOURCE.parent.glob("*.h")), _SOURCE)
@@ -69,25 +70,35 @@ def advice() -> str | None:
     return "`python -m workbench.native`, once, makes attacks on this CPU two to three times as fast."
 
 
-def build() -> Path | None:
-    """Compile the library if it is not there; None where this machine cannot."""
+class CannotCompileError(WorkbenchError):
+    """This machine has no C++ compiler that can compile the library; XLA does the work then."""
+
+
+def build() -> Path:
+    """Compile the library if it is not there."""
     compiler = _compiler()
     try:
         path = library_path()
-        if _open(path) is None and compiler:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                made = Path(folder) / "simulation.so"
-                # The headers are another project's, and so are the warnings in them.
-                rest = ["-isystem", jax.ffi.include_dir(), "-o", str(made), str(_SOURCE)]
-                for flags in _PROCESSOR_FLAGS:
-                    done = subprocess.run([*compiler, *_FLAGS, *flags, *rest], capture_output=True, check=False)
-                    if done.returncode == 0:
-                        made.replace(path)
-                        break
-        return path if _open(path) else None
-    except OSError:
-        return None
+        if _open(path) is not None:
+            return path
+        if not compiler:
+            raise CannotCompileError("there is no C++ compiler.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / "simulation.so"
+            # The headers are another project's, and so are the warnings in them.
+            rest = ["-isystem", jax.ffi.include_dir(), "-o", str(made), str(_SOURCE)]
+            for flags in _PROCESSOR_FLAGS:
+                command = [*compiler, *_FLAGS, *flags, *rest]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode == 0:
+                    made.replace(path)
+                    break
+    except OSError as error:
+        raise CannotCompileError(f"{error}.") from None
+    if _open(path) is None:
+        raise CannotCompileError(f"{shlex.join(compiler)} fails: {done.stderr.strip() or 'it does not say why'}")
+    return path
 
 
 def _open(path: Path) -> ctypes.CDLL | None:

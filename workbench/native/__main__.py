@@ -2,9 +2,11 @@
 
 import sys
 
-from workbench.native import build
+from workbench.native import CannotCompileError, build
 
 if __name__ == "__main__":
-    path = build()
-    said = f"Compiled for this processor: {path}" if path else "No C++ compiler that works here: XLA does it all."
+    try:
+        said = f"Compiled for this processor: {build()}"
+    except CannotCompileError as problem:
+        said = f"Nothing is compiled, XLA does it all: {problem}"
     sys.stdout.write(said + "\n")
