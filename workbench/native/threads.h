@@ -28,89 +28,15 @@ inline void relax() {
 #endif
 }
 
-// Where threads wait for each other. A thread whose core another program has keeps all others waiting; where the wait
-// takes more than half of their time, half of the threads would be faster, and go on alone. The numbers stay the same.
-class Barrier {
- public:
-  int size() const { return size_.load(std::memory_order_relaxed); }
-  void set_size(int size) { size_.store(size, std::memory_order_relaxed); }
-
-  void wait(bool is_end_of_step = false) {
-    const int size = this->size();
-    if (size == 1) return;
-    const int round = round_.load(std::memory_order_relaxed);
-    const auto arrival = Clock::now();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      if (is_end_of_step) judge(size, arrival);
-      round_.store(round + 1, std::memory_order_release);
-      return;
-    }
-    spin_or_sleep(round, arrival);
-    waited_.fetch_add((Clock::now() - arrival).count(), std::memory_order_relaxed);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
-  // that is waited for must have lost its own. Nobody is woken: the system would put them on the core of who does it.
-  void spin_or_sleep(int round, Clock::time_point arrival) {
-    do {
-      for (int spins = 0; spins < 64; ++spins) {
-        if (round_.load(std::memory_order_acquire) != round) return;
-        relax();
-      }
-    } while (Clock::now() < arrival + std::chrono::microseconds(500));
-    while (round_.load(std::memory_order_acquire) == round) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-
-  // Only the last to arrive is here. Until the threads have found their cores, it says nothing of those.
-  void judge(int size, Clock::time_point now) {
-    const auto elapsed = now - since_;
-    if (elapsed < std::chrono::milliseconds(is_settled_ ? 50 : 20)) return;
-    const bool is_slow = 2 * waited_.load(std::memory_order_relaxed) > (size - 1) * elapsed.count();
-    if (is_settled_ && is_slow) set_size(size / 2);
-    is_settled_ = true;
-    waited_.store(0, std::memory_order_relaxed);
-    since_ = now;
-  }
-
-  bool is_settled_ = false;
-  std::atomic<int> size_{1}, arrived_{0}, round_{0};
-  std::atomic<int64_t> waited_{0};
-  Clock::time_point since_ = Clock::now();
-};
-
-struct Team {
-  int index, size;
-  Barrier* barrier;
-  void meet() const { barrier->wait(); }
-  // The end of a local step: whether this thread is still needed.
-  bool goes_on() {
-    barrier->wait(true);
-    size = barrier->size();
-    return index < size;
-  }
-  bool is_first() const { return index == 0; }
-  // This thread's part of some units of work, as [first, last).
-  std::pair<int, int> part(int64_t units) const {
-    return {static_cast<int>(units * index / size), static_cast<int>(units * (index + 1) / size)};
-  }
-  // In the opposite order, what the last pass touched last is still in the cache.
-  template <class Work>
-  void each_backwards(int units, Work work) const {
-    const auto [first, last] = part(units);
-    for (int unit = last; unit-- > first;) work(unit);
-  }
-  template <class Work>
-  void each(int units, Work work) const {
-    const auto [first, last] = part(units);
-    for (int unit = first; unit < last; ++unit) work(unit);
-  }
-};
-
 constexpr int kAnyCore = -1;
+
+int this_core() {
+#ifdef __linux__
+  return sched_getcpu();
+#else
+  return kAnyCore;
+#endif
+}
 
 // One core for each thread that there shall be, that of the calling thread first.
 std::vector<int> cores_for_threads() {
@@ -120,7 +46,7 @@ std::vector<int> cores_for_threads() {
   if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
     for (int core = 0; core < CPU_SETSIZE; ++core)
       if (CPU_ISSET(core, &allowed)) cores.push_back(core);
-  std::rotate(cores.begin(), std::find(cores.begin(), cores.end(), sched_getcpu()), cores.end());
+  std::rotate(cores.begin(), std::find(cores.begin(), cores.end(), this_core()), cores.end());
 #endif
   if (cores.empty()) cores.assign(std::max(1u, std::thread::hardware_concurrency()), kAnyCore);
   const size_t wanted = std::min<size_t>(cores.size(), kMostThreads);
@@ -143,9 +69,110 @@ void move_to([[maybe_unused]] int core) {
 #endif
 }
 
+// Where threads wait for each other. A thread whose core another program has keeps all others waiting; where the wait
+// takes more than half of their time, half of the threads would be faster, and go on alone. The numbers stay the same.
+class Barrier {
+ public:
+  explicit Barrier(const std::vector<int>& cores) : own_(cores), now_(cores.size()) {
+    for (size_t index = 0; index < cores.size(); ++index) now_[index].store(cores[index]);
+  }
+  int size() const { return size_.load(std::memory_order_relaxed); }
+  void set_size(int size) { size_.store(size, std::memory_order_relaxed); }
+
+  void wait(int index, bool is_end_of_step = false) {
+    const int size = this->size();
+    if (size == 1) return;
+    if (const int core = this_core(); core != now_[index].load(std::memory_order_relaxed))
+      now_[index].store(core, std::memory_order_relaxed);
+    const int round = round_.load(std::memory_order_relaxed);
+    const auto arrival = Clock::now();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
+      if (is_end_of_step) judge(size, arrival);
+      round_.store(round + 1, std::memory_order_release);
+      return;
+    }
+    spin_or_sleep(index, round, arrival);
+    waited_.fetch_add((Clock::now() - arrival).count(), std::memory_order_relaxed);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
+  // that is waited for must have lost its own. Nobody is woken: the system would put them on the core of who does it.
+  void spin_or_sleep(int index, int round, Clock::time_point arrival) {
+    do {
+      for (int spins = 0; spins < 64; ++spins) {
+        if (round_.load(std::memory_order_acquire) != round) return;
+        relax();
+      }
+      if (shares_core(index)) {
+        if (this_core() == own_[index]) break;  // the other has to move, and needs the core for that
+        move_to(own_[index]);
+      }
+    } while (Clock::now() < arrival + std::chrono::microseconds(500));
+    while (round_.load(std::memory_order_acquire) == round) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+  // Who sleeps may wake up on the core of another, and stay there for tens of milliseconds.
+  bool shares_core(int index) const {
+    const int core = this_core();
+    for (int other = 0; other < size(); ++other)
+      if (other != index && core != kAnyCore && now_[other].load(std::memory_order_relaxed) == core) return true;
+    return false;
+  }
+
+  // Only the last to arrive is here. Until the threads have found their cores, it says nothing of those.
+  void judge(int size, Clock::time_point now) {
+    const auto elapsed = now - since_;
+    if (elapsed < std::chrono::milliseconds(is_settled_ ? 50 : 20)) return;
+    const bool is_slow = 2 * waited_.load(std::memory_order_relaxed) > (size - 1) * elapsed.count();
+    if (is_settled_ && is_slow) set_size(size / 2);
+    is_settled_ = true;
+    waited_.store(0, std::memory_order_relaxed);
+    since_ = now;
+  }
+
+  const std::vector<int> own_;         // where threads begin
+  std::vector<std::atomic<int>> now_;  // where they were last seen
+  bool is_settled_ = false;
+  std::atomic<int> size_{1}, arrived_{0}, round_{0};
+  std::atomic<int64_t> waited_{0};
+  Clock::time_point since_ = Clock::now();
+};
+
+struct Team {
+  int index, size;
+  Barrier* barrier;
+  void meet() const { barrier->wait(index); }
+  // The end of a local step: whether this thread is still needed.
+  bool goes_on() {
+    barrier->wait(index, true);
+    size = barrier->size();
+    return index < size;
+  }
+  bool is_first() const { return index == 0; }
+  // This thread's part of some units of work, as [first, last).
+  std::pair<int, int> part(int64_t units) const {
+    return {static_cast<int>(units * index / size), static_cast<int>(units * (index + 1) / size)};
+  }
+  // In the opposite order, what the last pass touched last is still in the cache.
+  template <class Work>
+  void each_backwards(int units, Work work) const {
+    const auto [first, last] = part(units);
+    for (int unit = last; unit-- > first;) work(unit);
+  }
+  template <class Work>
+  void each(int units, Work work) const {
+    const auto [first, last] = part(units);
+    for (int unit = first; unit < last; ++unit) work(unit);
+  }
+};
+
 template <class Program>
 void together(const std::vector<int>& cores, Program program) {
-  Barrier barrier;
+  Barrier barrier(cores);
   std::atomic<int> size{0};  // known once it is clear how many threads there can be
   std::vector<std::thread> others;
   others.reserve(cores.size());
