@@ -110,6 +110,7 @@ def main() -> None:
         "first_call": first,
         "seconds": min(seconds),
         "median": float(np.median(seconds)),
+        "mean": float(np.mean(seconds)),
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "values": values,
     }

@@ -51,14 +51,17 @@ def main() -> None:
         "different labels": np.array([len(set(writer.labels.tolist())) for writer in writers]),
     }
 
+    only_digits = np.array([writer.labels.max() < 10 for writer in writers])
+
     @cache
     def losses(digest: str) -> np.ndarray:
         """The trained network's loss on every writer's images."""
 
+        @jax.jit
         def loss(weights: Weights, inputs: Any, labels: Any) -> jax.Array:
             return -jax.nn.log_softmax(model.apply(weights, inputs))[np.arange(NUM_IMAGES), labels].mean()
 
-        return np.array([jax.jit(loss)(trained[digest][1], w.inputs, w.labels) for w in writers])
+        return np.array([loss(trained[digest][1], w.inputs, w.labels) for w in writers])
 
     @cache
     def features_of_noise(seed: int) -> float:
@@ -87,6 +90,9 @@ def main() -> None:
                     f"{spearmanr(numbers[chosen], values).statistic:+.2f}, "
                     f"all writers by a straight line {line.intercept + line.slope * numbers.mean():.2f}"
                 )
+            if 0 < only_digits[chosen].sum() < len(chosen):
+                split = (values[only_digits[chosen]], values[~only_digits[chosen]])
+                print("    writers of only digits {:.2f}, others {:.2f}".format(*(part.mean() for part in split)))
         if len(set(seeds)) >= ENOUGH:
             of_networks = np.array([values[seeds == seed].mean() for seed in sorted(set(seeds))])
             ratios = [features_of_noise(int(seed)) for seed in sorted(set(seeds))]
