@@ -10,7 +10,7 @@ help:  ## this list
 
 setup: $(READY)  ## make .venv with everything to run and to test; at once when it is there
 
-$(READY): pyproject.toml constraints.txt $(wildcard workbench/native/*.cc workbench/native/*.h)
+$(READY): pyproject.toml constraints.txt $(wildcard workbench/training/native/*.cc workbench/training/native/*.h)
 	@command -v "$(PYTHON)" >/dev/null || { \
 		echo "There is no '$(PYTHON)': install Python 3.11 or newer, or name one with make PYTHON=/path/to/python3." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit("The workbench needs Python 3.11 or newer, and $(PYTHON) is %d.%d: name a newer one with make PYTHON=/path/to/python3." % v[:2] if v < (3, 11) else 0)'

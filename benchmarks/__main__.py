@@ -113,7 +113,7 @@ def _throughput(work: Any, way: str) -> float:
     import jax
 
     import workbench as wb
-    from workbench.attack.many import attack_many
+    from workbench.study.run.processes import attack_many
 
     model, observation = work.attack.phases[-1].objective.simulation.model, work.attack.observation
     seconds, lengths = [], (2, 22)

@@ -22,10 +22,10 @@ from scipy.stats import linregress, spearmanr
 
 import workbench as wb
 from workbench.attack.labels import dummy_inputs, network_statistics
-from workbench.chain import Weights
-from workbench.study.store import read_rows
-from workbench.study.units import digest_of_weights
-from workbench.weights import load_weights
+from workbench.files.weights import load_weights
+from workbench.study.plan.units import digest_of_weights
+from workbench.study.run.store import read_rows
+from workbench.training.weights import Weights
 
 NUM_IMAGES = 50
 ENOUGH = 5

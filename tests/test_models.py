@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 
 import workbench as wb
-from workbench import layers
 from workbench.models import Model
+from workbench.training import layers
 
 PAPER = {
     "femnist_cnn": wb.models.femnist_cnn(),

@@ -32,7 +32,7 @@ def own_arguments() -> list[str]:
 
 def keep_compiled() -> None:
     """Kernels keep what JAX compiles, where the command line keeps it; a cache of the user's own goes first."""
-    from workbench.cache import cache_folder
+    from workbench.files.cache import cache_folder
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         os.environ |= {

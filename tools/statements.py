@@ -12,12 +12,11 @@ def statements(source: str) -> int:
     >>> statements('def f():\\n    "What it does."\\n    return 1')
     2
     """
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return sum(
-        isinstance(node, ast.stmt)
-        and not (
-            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        )
-        for node in ast.walk(ast.parse(source))
+        isinstance(node, ast.stmt) - (isinstance(node, documented) and ast.get_docstring(node) is not None)
+        for node in ast.walk(tree)
     )
 
 

@@ -17,11 +17,9 @@ from workbench.federated import (
     client_update_with_secrets,
     server_rounds,
 )
+from workbench.files.weights import load_weights, save_weights
 from workbench.metrics import label_errors, score
-from workbench.recording import Recording, replay
-from workbench.runner import SessionRunner
-from workbench.session import AttackSession
-from workbench.weights import load_weights, save_weights
+from workbench.session import AttackSession, Recording, SessionRunner, replay
 
 if TYPE_CHECKING:
     from workbench.views.panel import AttackPanel

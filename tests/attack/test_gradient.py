@@ -13,12 +13,13 @@ import pytest
 from jax import lax
 
 import workbench as wb
-from workbench import chain, training
 from workbench.attack.attack import prepare
 from workbench.attack.objective import Steering, loss_and_terms
-from workbench.chain import Layer
 from workbench.data import Normalization
-from workbench.models import Model
+from workbench.training import chain
+from workbench.training import sgd as training
+from workbench.training.chain import Layer
+from workbench.training.model import Model
 
 # The largest errors measured are 7e-15 and 3e-8 of the largest entry: the bounds leave room for other processors. A
 # step forgotten, or a factor, is off by far more than either.

@@ -12,10 +12,10 @@ import pytest
 import workbench as wb
 from workbench.attack import step as engine
 from workbench.attack.attack import prepare
-from workbench.attack.many import attack_many
 from workbench.attack.objective import loss_and_terms
 from workbench.attack.search import beliefs, search_epochs
-from workbench.training import Batches, sgd
+from workbench.study.run.processes import attack_many
+from workbench.training.sgd import Batches, sgd
 
 MODEL = wb.models.mlp(image_shape=(6, 6, 1), widths=(12,), num_classes=4)
 CONFIG = wb.AttackConfig(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import workbench
-from workbench.cache import cache_folder
 from workbench.data.download import fetch
 from workbench.errors import DataError
+from workbench.files.cache import cache_folder
 
 CONTENT = bytes(range(256)) * 4096
 MD5 = hashlib.md5(CONTENT).hexdigest()

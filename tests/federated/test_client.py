@@ -14,7 +14,8 @@ from workbench.federated import batch_order
 from workbench.federated.client import _train
 from workbench.federated.defences import step_keys
 from workbench.randomness import named_key
-from workbench.training import batch_share
+from workbench.training.sgd import batch_share
+from workbench.training.weights import shapes_of
 
 SEEDS = st.integers(0, 2**64)
 
@@ -93,7 +94,7 @@ def test_observation_holds_no_image_label_or_order(tiny_model, tiny_client):
         "learning_rate",
         "num_clients",
     }
-    assert tiny_model.shapes == wb.models.shapes_of(observation.client_weights)
+    assert tiny_model.shapes == shapes_of(observation.client_weights)
     assert (observation.batches_per_epoch, observation.local_steps) == (3, 6)
     moved = jax.tree.map(
         lambda s, g: s - config.learning_rate * g, observation.server_weights, observation.gradient_sum

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.federated.defences import clipped, defended_gradient, draw_like, is_kept
 from workbench.randomness import named_key
-from workbench.training import batch_gradient
+from workbench.training.sgd import batch_gradient
 
 # About 20,000 weights: a standard deviation measured over them is right to about half a percent.
 MODEL = wb.models.mlp(image_shape=(8, 8, 3), widths=(96,), num_classes=10)

@@ -12,7 +12,8 @@ import optax
 import pytest
 
 import workbench as wb
-from workbench import checkpoint, container
+from workbench.files import container
+from workbench.session import checkpoint
 
 
 @pytest.mark.parametrize("step", [0, 1, 7, 19, 20, 26, 30, 33, 99, 100])

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import workbench as wb
-from workbench.session import Outcome
+from workbench.session.session import Outcome
 
 PLAN = {
     12: {"tv_weight": 0.05},

@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import save
 
 import workbench as wb
-from workbench import checkpoint, container, recording
+from workbench.files import container
+from workbench.session import checkpoint, recording
 
 # Runs in a process of its own, whose memory is limited and watched, and in which no code may come to life.
 FUZZ = """

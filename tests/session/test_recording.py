@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench import recording
 from workbench.data.dataset import eight_bits
-from workbench.session import Outcome
+from workbench.session import recording
+from workbench.session.session import Outcome
 
 LIMIT = 6e6  # bytes, of a recording at 10x5x50
 
@@ -208,7 +208,7 @@ def test_the_module_itself_does_not_need_jax(path):
         package = types.ModuleType("workbench")
         package.__path__ = importlib.util.find_spec("workbench").submodule_search_locations
         sys.modules["workbench"] = package
-        from workbench.recording import replay
+        from workbench.session.recording import replay
 
         played = replay({path!r})
         print(len(played.frames), played.frames[-1].score is not None)

@@ -7,8 +7,8 @@ import time
 import pytest
 
 import workbench as wb
-from workbench.runner import RunnerState
-from workbench.session import Outcome, Snapshot
+from workbench.session.runner import RunnerState
+from workbench.session.session import Outcome, Snapshot
 
 LONG = wb.AttackConfig(steps=100_000, prior_weight=100.0)
 

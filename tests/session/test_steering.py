@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import workbench as wb
-from workbench.session import SteeringEvent
+from workbench.session.session import SteeringEvent
 
 PLAN = {12: {"tv_weight": 0.1}, 25: {"step_size": 0.05, "prior_weight": 5.0}, 40: {"consensus_weight": 0.0}}
 

@@ -10,7 +10,7 @@ import pytest
 
 import workbench as wb
 from workbench.attack import step as engine
-from workbench.session import Outcome
+from workbench.session.session import Outcome
 
 
 def test_a_hundred_steps_at_once_are_a_hundred_single_ones(make_session, reference, assert_same):

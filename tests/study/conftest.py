@@ -6,9 +6,9 @@ import pytest
 
 from workbench import study
 from workbench.config import AttackConfig, ClientConfig
-from workbench.study.measure import Place
-from workbench.study.tables import plan_table
-from workbench.study.units import Unit, digest_of_pictures
+from workbench.study.plan.tables import plan_table
+from workbench.study.plan.units import Unit, digest_of_pictures
+from workbench.study.run.measure import Place
 
 TINY = {"model": "mlp", "preset": "demo", "changes": {"steps": 3}}
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from workbench.study import live
+from workbench.study.show import live
 
 
 class Screen(io.StringIO):

@@ -10,9 +10,9 @@ import workbench as wb
 from workbench.attack.labels import estimate_labels
 from workbench.config import AttackConfig, ClientConfig
 from workbench.errors import DataError
-from workbench.study.measure import Place, measure
-from workbench.study.tables import plan_table
-from workbench.study.units import digest_of_pictures
+from workbench.study.plan.tables import plan_table
+from workbench.study.plan.units import digest_of_pictures
+from workbench.study.run.measure import Place, measure
 
 
 def glyphs(*indices, num_images=4):

@@ -5,7 +5,7 @@ import pytest
 
 from workbench import load_dataset
 from workbench.errors import DataError
-from workbench.study.pictures import load_pictures, pictures_folder
+from workbench.study.show.pictures import load_pictures, pictures_folder
 
 
 @pytest.fixture

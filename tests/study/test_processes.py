@@ -205,7 +205,7 @@ def test_a_cluster_survives_the_death_of_a_worker(tmp_path):
 def test_a_scheduler_that_is_not_there_is_told():
     pytest.importorskip("distributed")
     from workbench.errors import ConfigError
-    from workbench.study.execute import Cluster
+    from workbench.study.run.execute import Cluster
 
     for address in ("nonsense", "udp://127.0.0.1:1", "tcp://127.0.0.1", f"tcp://127.0.0.1:{free_port()}"):
         with pytest.raises(

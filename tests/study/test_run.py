@@ -12,10 +12,10 @@ import pytest
 
 from workbench import study
 from workbench.errors import ConfigError, DataError
-from workbench.study import present
-from workbench.study.execute import InProcess, execute
-from workbench.study.measure import Place
-from workbench.study.store import Store
+from workbench.study.run.execute import InProcess, execute
+from workbench.study.run.measure import Place
+from workbench.study.run.store import Store
+from workbench.study.show import results as present
 
 
 def lines_of(path):

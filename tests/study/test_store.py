@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import DataError
-from workbench.study.store import Store, read_rows, write_rows
+from workbench.study.run.store import Store, read_rows, write_rows
 
 RESULT = {"outcome": "finished", "psnr": [1.0], "seconds": 0.1}
 

@@ -6,7 +6,7 @@ import pytest
 import workbench as wb
 from workbench.config import PRIOR_WEIGHTS, AttackConfig
 from workbench.errors import ConfigError, DataError
-from workbench.study.tables import NUMBERS, parse_clients, plan_table
+from workbench.study.plan.tables import NUMBERS, parse_clients, plan_table
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from workbench.errors import ConfigError, DataError
-from workbench.session import SessionHistory, SteeringEvent
+from workbench.session.history import SessionHistory, SteeringEvent
 from workbench.views import render
 
 RNG = np.random.default_rng(0)

@@ -26,9 +26,9 @@ from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count
 from workbench.federated.observation import Observation
-from workbench.models import Model
 from workbench.randomness import named_generator, named_key
-from workbench.training import kept_bytes
+from workbench.training.model import Model
+from workbench.training.sgd import kept_bytes
 
 __all__ = ["Attack", "Phase", "Reconstruction", "prepare"]
 

@@ -17,12 +17,12 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.chain import Weights
 from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
-from workbench.models import Model
 from workbench.randomness import named_key
+from workbench.training.model import Model
+from workbench.training.weights import Weights
 
 __all__ = [
     "LabelEstimate",

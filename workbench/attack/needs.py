@@ -8,7 +8,7 @@ from workbench.attack.attack import step_memory
 from workbench.attack.simulate import Simulation
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, check_count
-from workbench.models import Model
+from workbench.training.model import Model
 
 __all__ = ["Needs", "needs_of"]
 

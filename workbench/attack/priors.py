@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from workbench.layers import convolution
+from workbench.training.layers import convolution
 
 __all__ = [
     "Summary",

@@ -16,7 +16,7 @@ from workbench.attack.attack import prepare
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, check_count
 from workbench.federated.observation import Observation
-from workbench.models import Model
+from workbench.training.model import Model
 
 __all__ = ["Belief", "beliefs", "search_epochs"]
 

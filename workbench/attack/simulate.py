@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from workbench.chain import Weights
-from workbench.models import Model
-from workbench.training import Batches, batch_share, in_batches, sgd
+from workbench.training.model import Model
+from workbench.training.sgd import Batches, batch_share, in_batches, sgd
+from workbench.training.weights import Weights
 
 __all__ = ["Client", "Simulation", "image_labels", "simulate"]
 

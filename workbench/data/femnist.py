@@ -19,9 +19,9 @@ from workbench.data.dataset import (
     groups_by_key,
     groups_of_pictures,
 )
-from workbench.data.files import existing_path, read_npz, reading
 from workbench.data.glyphs import CHARACTERS
 from workbench.errors import DataError
+from workbench.files.reading import existing_path, read_npz, reading
 
 __all__ = ["femnist_from_rows", "load_femnist"]
 

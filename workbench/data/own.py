@@ -18,8 +18,8 @@ from workbench.data.dataset import (
     groups_of_pictures,
     shuffled_groups,
 )
-from workbench.data.files import existing_path, reading
 from workbench.errors import DataError, check_choice, check_count, check_number
+from workbench.files.reading import existing_path, reading
 
 __all__ = ["dataset_from_arrays", "dataset_from_folder"]
 

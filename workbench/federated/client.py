@@ -13,15 +13,15 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from workbench.chain import Weights
 from workbench.config import ClientConfig, DefenceConfig
 from workbench.data.dataset import ClientData
 from workbench.errors import ConfigError, DataError, check_count, check_kind, shown
 from workbench.federated.defences import defended_gradient, step_keys
 from workbench.federated.observation import Observation
-from workbench.models import Model, check_shapes, shapes_of
 from workbench.randomness import named_generator, named_key
-from workbench.training import Batches, batch_share, in_batches, sgd
+from workbench.training.model import Model
+from workbench.training.sgd import Batches, batch_share, in_batches, sgd
+from workbench.training.weights import Weights, check_shapes, shapes_of
 
 __all__ = [
     "ClientSecrets",

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from workbench.chain import Weights
 from workbench.config import DefenceConfig
-from workbench.models import Model
 from workbench.randomness import laplacian, normal, signed_uniform
-from workbench.training import batch_gradient
+from workbench.training.model import Model
+from workbench.training.sgd import batch_gradient
+from workbench.training.weights import Weights
 
 __all__ = ["clipped", "defended_gradient", "draw_like", "example_keys", "is_kept", "step_keys"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from workbench.chain import Weights
 from workbench.data.dataset import Normalization
 from workbench.errors import ConfigError, check_count, check_kind, check_number
-from workbench.models import check_image_shape, check_shapes, check_weights, shapes_of
+from workbench.training.model import check_image_shape
+from workbench.training.weights import Weights, check_shapes, check_weights, shapes_of
 
 __all__ = ["Observation"]
 

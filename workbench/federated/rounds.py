@@ -13,14 +13,15 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from workbench.chain import Weights
 from workbench.config import ClientConfig
 from workbench.data.dataset import ClientData, check_labels
 from workbench.errors import ConfigError, DataError, check_count, check_flag, check_kind, check_number, shown
 from workbench.federated.client import check_training, client_update, mean_weights
-from workbench.models import Model
+from workbench.files.weights import save_weights
+from workbench.files.writing import make_folder
 from workbench.randomness import named_generator
-from workbench.weights import make_folder, save_weights
+from workbench.training.model import Model
+from workbench.training.weights import Weights
 
 __all__ = ["Round", "accuracy", "server_rounds"]
 

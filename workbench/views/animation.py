@@ -14,11 +14,11 @@ from PIL import Image
 from workbench.attack.matching import psnr_matrix
 from workbench.data.dataset import ClientData
 from workbench.errors import ConfigError, check_count
+from workbench.files.writing import write_atomically
 from workbench.metrics import score
-from workbench.recording import Recording
-from workbench.session import AttackSession
+from workbench.session.recording import Recording
+from workbench.session.session import AttackSession
 from workbench.views import render
-from workbench.weights import write_atomically
 
 __all__ = ["write_animation"]
 

@@ -27,7 +27,7 @@ from PIL import Image, ImageDraw, ImageFont
 from workbench.data.dataset import eight_bits
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.metrics import label_errors
-from workbench.session import SessionHistory
+from workbench.session.history import SessionHistory
 
 __all__ = [
     "THEMES",

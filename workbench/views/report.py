@@ -21,10 +21,10 @@ from workbench.attack.labels import estimate_labels
 from workbench.config import AttackConfig
 from workbench.data.dataset import ClientData
 from workbench.errors import ConfigError
+from workbench.files.writing import write_atomically
 from workbench.metrics import Score, label_errors, score
-from workbench.session import AttackSession
+from workbench.session.session import AttackSession
 from workbench.views import render
-from workbench.weights import write_atomically
 
 __all__ = ["report_html", "write_report"]
 

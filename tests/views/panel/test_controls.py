@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench import native
 from workbench.config import AttackConfig
+from workbench.training import native
 from workbench.views.panel.controls import STEERED, Controls
 
 

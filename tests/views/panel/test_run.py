@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.recording import Outcome
-from workbench.runner import RunnerState
+from workbench.session.recording import Outcome
+from workbench.session.runner import RunnerState
 
 
 def test_run_makes_all_steps_and_shows_the_result(panel):

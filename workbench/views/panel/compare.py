@@ -9,7 +9,7 @@ import ipywidgets as widgets
 import traitlets
 
 from workbench.data.dataset import ClientData
-from workbench.session import AttackSession
+from workbench.session.session import AttackSession
 from workbench.views.panel.panel import AttackPanel
 
 __all__ = ["ComparePanel"]

@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 import numpy as np
 
-from workbench import container, native
 from workbench.attack.needs import Needs, needs_of
-from workbench.checkpoint import KIND as CHECKPOINT
 from workbench.data.dataset import ClientData
 from workbench.errors import CheckpointError, ConfigError, WorkbenchError, shown
 from workbench.federated.observation import Observation
-from workbench.models import Model
-from workbench.recording import Outcome, Recording, replay
-from workbench.runner import RunnerState, SessionRunner
-from workbench.session import AttackSession, Snapshot
-from workbench.study.live import duration
+from workbench.files import container
+from workbench.files.writing import write_atomically
+from workbench.session.checkpoint import KIND as CHECKPOINT
+from workbench.session.history import Outcome
+from workbench.session.recording import Recording, replay
+from workbench.session.runner import RunnerState, SessionRunner
+from workbench.session.session import AttackSession, Snapshot
+from workbench.study.show.live import duration
 from workbench.target import is_same_update
+from workbench.training import native
+from workbench.training.model import Model
 from workbench.views.animation import write_animation
 from workbench.views.panel.controls import Controls, Settings
 from workbench.views.panel.scene import Scene, scene_at, scene_now
@@ -47,7 +50,6 @@ from workbench.views.panel.tabs import (
 )
 from workbench.views.panel.timeline import Timeline
 from workbench.views.panel.worker import DRAWING, Painter, Worker
-from workbench.weights import write_atomically
 
 if TYPE_CHECKING:
     from workbench.views.panel.compare import ComparePanel

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.metrics import Score, score
-from workbench.recording import Frame, Outcome, Recording, SessionHistory
-from workbench.session import AttackSession, Snapshot
+from workbench.session.history import Outcome, SessionHistory
+from workbench.session.recording import Frame, Recording
+from workbench.session.session import AttackSession, Snapshot
 
 if TYPE_CHECKING:
     from workbench.attack.attack import Reconstruction

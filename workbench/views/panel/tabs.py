@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from workbench.attack.confidence import predict_psnr
 from workbench.attack.matching import psnr_matrix
 from workbench.metrics import averaging_curves, label_errors
-from workbench.recording import SessionHistory
+from workbench.session.history import SessionHistory
 from workbench.views import render
 from workbench.views.panel.scene import Scene
 from workbench.views.panel.worker import DRAWING

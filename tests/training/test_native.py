@@ -1,0 +1,347 @@
+"""The compiled local training against the same training in JAX with twice the digits, and what happens without it.
+
+That the JAX version is exact is shown in tests/attack/test_gradient.py.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.training import native
+from workbench.training import sgd as training
+from workbench.training.chain import Layer
+from workbench.training.sgd import Batches, batch_share, in_batches, sgd
+
+# Of the largest entry. The errors of the JAX version in float32 are as large.
+ROUNDING = 5e-6
+RATE = 0.05
+
+PAPER = wb.models.femnist_cnn().chain
+NETWORKS = {
+    "femnist": (PAPER, (28, 28, 1)),
+    "cifar100": (wb.models.cifar100_cnn().chain, (32, 32, 3)),
+    "printed": (wb.models.femnist_cnn_printed().chain, (32, 32, 3)),
+    "mlp": (wb.models.mlp((5, 7, 2), (100, 33), 10).chain, (5, 7, 2)),
+    # Kernels of even and odd sizes, no border, no pooling, one vector of channels and three.
+    "unlike the paper's": (
+        (
+            Layer("a", (2, 2, 3, 48), padding=1),
+            Layer("b", (5, 5, 48, 16), padding=0, pool=True),
+            Layer("c", (1, 1, 16, 32), padding=0),
+            Layer("d", (3 * 3 * 32, 6), relu=False),
+        ),
+        (9, 9, 3),
+    ),
+    # Kernels of 3 x 3 with every border, with and without pooling; what the last sees has no whole tiles.
+    "in tiles": (
+        (
+            Layer("a", (3, 3, 2, 16), padding=1),
+            Layer("b", (3, 3, 16, 48), padding=2),
+            Layer("c", (3, 3, 48, 32), padding=0, pool=True),
+            Layer("d", (3, 3, 32, 16), padding=1),
+            Layer("e", (3 * 4 * 16, 5), relu=False),
+        ),
+        (6, 8, 2),
+    ),
+    "linear": ((Layer("only", (12, 4), relu=False),), (2, 3, 2)),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    try:
+        native.build()
+    except native.CannotCompileError as problem:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(problem))
+    native._library.cache_clear()
+
+
+def numbers(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def a_client(layers, image_shape, epochs, num_images, batch_size, dtype):
+    weights = {
+        layer.name: {
+            "kernel": numbers(2 * i, *layer.kernel_shape) / np.sqrt(np.prod(layer.kernel_shape[:-1])),
+            "bias": 0.1 * numbers(2 * i + 1, layer.kernel_shape[-1]),
+        }
+        for i, layer in enumerate(layers)
+    }
+    direction = jax.tree.map(lambda w: numbers(w.size, *w.shape), weights)
+    labels = np.random.default_rng(5).integers(0, layers[-1].kernel_shape[-1], (epochs, num_images))
+    typed = lambda tree: jax.tree.map(lambda a: jnp.asarray(a, dtype), tree)  # noqa: E731 - a name for what follows twice
+    batches = Batches(
+        in_batches(jnp.asarray(numbers(7, epochs, num_images, *image_shape), dtype), batch_size),
+        in_batches(jnp.asarray(labels, jnp.int32), batch_size),
+        batch_share(epochs, num_images, batch_size).astype(dtype),
+    )
+    return typed(weights), batches, typed(direction)
+
+
+def distance(found, right):
+    """Of arrays, as a part of the largest entry."""
+    found, right = np.asarray(found, np.float64), np.asarray(right, np.float64)
+    return np.abs(found - right).max() / np.abs(right).max()
+
+
+@pytest.mark.parametrize(
+    ("network", "epochs", "num_images", "batch_size"),
+    [
+        ("femnist", 2, 11, 5),
+        ("femnist", 3, 3, 1),
+        ("femnist", 1, 40, 40),
+        ("cifar100", 1, 7, 5),
+        ("printed", 2, 5, 3),
+        ("mlp", 3, 8, 3),
+        ("mlp", 3, 3, 1),
+        ("unlike the paper's", 2, 7, 3),
+        ("in tiles", 2, 7, 3),
+        ("in tiles", 2, 2, 1),
+        ("linear", 3, 6, 2),
+    ],
+)
+def test_training_and_its_derivative_are_those_of_jax(network, epochs, num_images, batch_size):
+    layers, image_shape = NETWORKS[network]
+    shape = (layers, image_shape, epochs, num_images, batch_size)
+    weights, batches, direction = a_client(*shape, jnp.float32)
+    assert native.can_train(layers, weights, batches.images), "it is not used"
+
+    @jax.jit
+    def compiled(weights, batches, direction):
+        final, back = jax.vjp(
+            lambda w, x: training._native_sgd(layers, w, batches._replace(images=x), jnp.float32(RATE)),
+            weights,
+            batches.images,
+        )
+        return final, *back(direction)
+
+    final, before, images = compiled(weights, batches, direction)
+    with jax.enable_x64(True):
+        weights, batches, direction = a_client(*shape, jnp.float64)
+        right_final, saved = training._forward(layers, weights, batches, jnp.float64(RATE))
+        right_before, right_batches, _ = training._backward(layers, saved, direction)
+        right_images = np.asarray(right_batches.images)
+    errors = {"images": distance(images, right_images)}
+    for layer in layers:
+        for name in ("kernel", "bias"):
+            errors[f"{layer.name} {name}"] = distance(final[layer.name][name], right_final[layer.name][name])
+            errors[f"{layer.name} {name} adjoint"] = distance(before[layer.name][name], right_before[layer.name][name])
+    worst = max(errors, key=errors.get)
+    assert errors[worst] < ROUNDING, f"{worst} is off by {errors[worst]:.1e} of its largest entry"
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_it_is_what_sgd_uses_whole_and_in_segments(segments, monkeypatch):
+    layers, image_shape = NETWORKS["femnist"]
+    weights, batches, _ = a_client(layers, image_shape, 2, 4, 2, jnp.float32)
+    model = wb.models.femnist_cnn()
+
+    def gradient():
+        def loss(images):
+            end = sgd(model, weights, batches._replace(images=images), jnp.float32(RATE), segments)
+            return sum((w * w).sum() for w in jax.tree.leaves(end))
+
+        jax.clear_caches()
+        return jax.jit(jax.grad(loss)), batches.images
+
+    function, images = gradient()
+    assert "workbench_backward" in function.lower(images).as_text(), "sgd does not call the library"
+    found = function(images)
+    monkeypatch.setattr(native, "_library", lambda: None)
+    function, images = gradient()
+    assert "workbench_backward" not in function.lower(images).as_text(), "the library is called though it is not there"
+    assert distance(found, function(images)) < ROUNDING
+
+
+def test_one_local_step_is_left_to_jax():
+    layers, image_shape = NETWORKS["femnist"]
+    weights, batches, _ = a_client(layers, image_shape, 1, 4, 4, jnp.float32)
+    told = jax.jit(lambda b: sgd(wb.models.femnist_cnn(), weights, b, jnp.float32(RATE))).lower(batches).as_text()
+    assert "workbench_forward" not in told
+
+
+def test_what_an_attack_keeps_is_told_by_who_computes_it(monkeypatch):
+    model = wb.models.femnist_cnn()
+    one, two = (training.kept_bytes(model, steps, 4) for steps in (1, 2))
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert training.kept_bytes(model, 1, 4) == one, "one step is JAX's, with the library and without"
+    assert training.kept_bytes(model, 2, 4) != two, "two steps are the library's"
+
+
+def test_several_clients_side_by_side_are_each_as_alone():
+    layers, image_shape = NETWORKS["mlp"]
+    weights, batches, _ = a_client(layers, image_shape, 2, 4, 2, jnp.float32)
+    both = jnp.stack([batches.images, batches.images[::-1]])
+
+    def end(images):
+        return training._native_sgd(layers, weights, batches._replace(images=images), jnp.float32(RATE))
+
+    together = jax.vmap(end)(both)
+    for i, images in enumerate(both):
+        for found, right in zip(jax.tree.leaves(together), jax.tree.leaves(end(images)), strict=True):
+            np.testing.assert_array_equal(found[i], right)
+
+
+_DIGEST = """
+import hashlib, os, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
+import jax, jax.numpy as jnp, numpy as np
+sys.path.insert(0, sys.argv[2])
+from test_native import RATE, NETWORKS, a_client
+from workbench.training import sgd as training
+layers, image_shape = NETWORKS["femnist"]
+weights, batches, direction = a_client(layers, image_shape, 2, 7, 3, jnp.float32)
+end, back = jax.vjp(
+    lambda x: training._native_sgd(layers, weights, batches._replace(images=x), jnp.float32(RATE)), batches.images
+)
+leaves = [*jax.tree.leaves(end), *back(direction)]
+print(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two cores and Linux")
+def test_the_numbers_do_not_depend_on_the_number_of_cores():
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", _DIGEST, str(cores), str(Path(__file__).parent)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for cores in (1, 2)
+    ]
+    assert len(digests[0].strip()) == hashlib.sha256().digest_size * 2
+    assert digests[0] == digests[1], "one core and two compute different numbers"
+
+
+def conv(kernel_shape, last_inputs, **options):
+    return Layer("a", kernel_shape, **options), Layer("b", (last_inputs, 5), relu=False)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        conv((3, 3, 1, 24), 24 * 784, padding=1),
+        conv((3, 3, 1, 16), 16 * 784, padding=1, relu=False),
+        conv((3, 3, 2, 16), 16 * 784, padding=1),
+        conv((3, 3, 1, 16), 16 * 784, padding=0),
+        conv((3, 2, 1, 16), 16 * 784, padding=1),
+        conv((3, 3, 1, 16), 16 * 24 * 24, padding=-1),
+        conv((2, 2, 1, 16), 16 * 13 * 13, padding=0, pool=True),
+        conv((33, 33, 1, 16), 16 * 28 * 28, padding=16),
+        (Layer("a", (3, 3, 1, 16), padding=1, relu=False),),
+    ],
+    ids=["24 channels", "no ReLU", "channels", "inputs", "not square", "negative", "odd pool", "large", "no dense"],
+)
+def test_what_it_does_not_know_is_left_to_jax(layers):
+    weights, batches, _ = a_client(layers, (28, 28, 1), 1, 2, 2, jnp.float32)
+    assert not native.can_train(layers, weights, batches.images)
+
+
+def test_other_number_types_are_left_to_jax():
+    with jax.enable_x64(True):
+        weights, batches, _ = a_client(PAPER, (28, 28, 1), 1, 2, 2, jnp.float64)
+        assert not native.can_train(PAPER, weights, batches.images)
+
+
+def test_training_alone_keeps_nothing_of_its_steps():
+    layers, image_shape = NETWORKS["femnist"]
+    weights, batches, _ = a_client(layers, image_shape, 3, 4, 1, jnp.float32)
+    final, kept = native.forward(layers, weights, batches, jnp.float32(RATE), keep=False)
+    right, all_kept = native.forward(layers, weights, batches, jnp.float32(RATE), keep=True)
+    assert (len(kept), len(all_kept)) == (1, 12)
+    for found, expected in zip(jax.tree.leaves(final), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_compiler_that_fails_is_named_and_leaves_no_library(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    for compiler in ("false", "false --flag", "no-such-compiler"):
+        monkeypatch.setenv("CXX", compiler)
+        with pytest.raises(native.CannotCompileError, match=compiler):
+            native.build()
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_broken_library_is_left_aside(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    native.library_path().parent.mkdir()
+    native.library_path().write_bytes(b"not a library")
+    assert native._library.__wrapped__() is None
+
+
+def test_a_broken_library_is_compiled_again(monkeypatch, tmp_path):
+    working = native.library_path()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    native.library_path().parent.mkdir()
+    native.library_path().write_bytes(b"not a library")
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, working))
+    assert native.build() == native.library_path()
+    assert native.library_path().read_bytes() == working.read_bytes()
+
+
+def quick_compiler(folder, answer, refuses="nothing"):
+    """One that takes no time, because it knows the answer, and does not take every flag."""
+    path = folder / "compiler"
+    path.write_text(
+        f'#!/bin/sh\nfor flag; do [ "$flag" = "{refuses}" ] && exit 1; done\n'
+        f'while [ "$1" != -o ]; do shift; done\ncp "{answer}" "$2"\n'
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_compiler_that_does_not_know_the_processor_compiles_for_any(monkeypatch, tmp_path):
+    working = native.library_path()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, working, refuses="-march=native"))
+    assert native.build() == native.library_path()
+
+
+@pytest.mark.parametrize("switch", ["jax_debug_nans", "jax_debug_infs"])
+def test_it_is_not_used_where_all_numbers_are_checked(switch):
+    weights, batches, _ = a_client(PAPER, (28, 28, 1), 1, 2, 2, jnp.float32)
+    assert native.can_train(PAPER, weights, batches.images)
+    jax.config.update(switch, True)
+    try:
+        assert not native.can_train(PAPER, weights, batches.images)
+    finally:
+        jax.config.update(switch, False)
+
+
+def test_a_cache_that_cannot_be_written_is_said(monkeypatch, tmp_path):
+    in_the_way = tmp_path / "a file"
+    in_the_way.write_text("")
+    monkeypatch.setenv("WORKBENCH_CACHE", str(in_the_way / "cache"))
+    with pytest.raises(native.CannotCompileError, match="a file"):
+        native.build()
+    assert native._library.__wrapped__() is None
+
+
+def test_the_environment_can_leave_it_out(monkeypatch):
+    monkeypatch.setenv("WORKBENCH_NATIVE", "0")
+    assert native._library.__wrapped__() is None
+
+
+def test_people_are_told_how_to_be_faster_where_they_can_be(monkeypatch):
+    assert native.advice() is None, "it is there, and advised all the same"
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert "python -m workbench.native" in native.advice()
+    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert native.advice() is None, "there is no compiler to follow the advice with"
+    monkeypatch.undo()
+    monkeypatch.setattr(native, "_library", lambda: None)
+    monkeypatch.setenv("WORKBENCH_NATIVE", "0")
+    assert native.advice() is None, "it is not wanted"

@@ -1,0 +1,115 @@
+"""How batches and blocks are laid out, what differentiating keeps, and what has no derivative.
+
+That the steps and their derivatives are exact is shown in tests/attack/test_gradient.py.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import workbench as wb
+from workbench.training import sgd as training
+from workbench.training.sgd import Batches, batch_share, in_batches, kept_bytes, sgd
+
+CNN = wb.models.femnist_cnn()
+
+
+def shapes_of_batches(num_steps, batch_size):
+    return jax.eval_shape(
+        lambda: Batches(
+            jnp.zeros((num_steps, batch_size, *CNN.image_shape)),
+            jnp.zeros((num_steps, batch_size), jnp.int32),
+            jnp.zeros((num_steps, batch_size)),
+        )
+    )
+
+
+def way_back(weights, batches, segments=1):
+    """The derivative of `sgd` in the images, as a function that holds what it needs."""
+
+    def end(images):
+        return sgd(CNN, weights, batches._replace(images=images), jnp.float32(0.004), segments)
+
+    return jax.vjp(end, batches.images)[1]
+
+
+@settings(max_examples=15)
+@given(epochs=st.integers(1, 3), num_images=st.integers(1, 12), batch_size=st.integers(1, 12))
+def test_batches_hold_every_image_once_an_epoch_and_count_padding_for_nothing(epochs, num_images, batch_size):
+    numbers = np.arange(1, epochs * num_images + 1).reshape(epochs, num_images)
+    batches = np.asarray(in_batches(jnp.asarray(numbers), batch_size))
+    share = np.asarray(batch_share(epochs, num_images, batch_size))
+    num_batches = -(-num_images // batch_size)
+    assert batches.shape == share.shape == (epochs * num_batches, batch_size)
+    np.testing.assert_array_equal(batches[batches > 0], numbers.reshape(-1), "an image is missing or out of order")
+    np.testing.assert_array_equal(share > 0, batches > 0, "padding counts, or an image does not")
+    for batch, parts in zip(batches, share, strict=True):
+        np.testing.assert_allclose(parts[batch > 0], 1 / (batch > 0).sum(), rtol=1e-6)
+
+
+@settings(max_examples=50)
+@given(num_steps=st.integers(1, 120), batch_size=st.integers(1, 60))
+def test_blocks_hold_every_step_once_and_in_order(num_steps, batch_size):
+    labels = np.repeat(np.arange(1, num_steps + 1, dtype=np.int32)[:, None], batch_size, axis=1)
+    share = np.ones(labels.shape, np.float32)
+    blocks, delayed = training._in_blocks(CNN.chain, Batches(share, labels, share))
+    num_blocks, length, _ = blocks.labels.shape
+    steps = np.asarray(blocks.labels[..., 0]).reshape(-1)
+    np.testing.assert_array_equal(steps[:num_steps], np.arange(1, num_steps + 1))
+    assert not np.asarray(blocks.share).reshape(-1, batch_size)[num_steps:].any(), "a filling step counts"
+    assert num_blocks * length - num_steps < length, "a whole block is filling"
+    if delayed:
+        assert length * batch_size <= min(CNN.chain[2].kernel_shape), "more rows than the kernel has"
+    else:
+        assert num_blocks * length == num_steps, "steps are filled up for nothing"
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_the_computation_of_the_papers_network_does_not_grow_with_the_local_steps(batch_size):
+    def num_operations(num_steps):
+        def derivative(weights, batches):
+            return way_back(weights, batches)(weights)
+
+        program = jax.make_jaxpr(derivative)(jax.eval_shape(CNN.init), shapes_of_batches(num_steps, batch_size))
+        return str(program).count(" = ")
+
+    assert num_operations(500) == num_operations(10), "the program grows with the number of local steps"
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize("segments", [1, 10])
+def test_the_estimate_of_what_is_kept_is_what_jax_keeps(batch_size, segments):
+    num_steps = 100
+    arguments = jax.eval_shape(CNN.init), shapes_of_batches(num_steps, batch_size)
+    kept = jax.eval_shape(partial(way_back, segments=segments), *arguments)
+    found = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    if segments > 1:
+        # JAX keeps the segments' starts; one segment's inside is added while its turn lasts.
+        found += kept_bytes(CNN, num_steps // segments, batch_size)
+    estimate = kept_bytes(CNN, num_steps, batch_size, segments)
+    assert 0.8 < estimate / found < 1.25, f"{estimate / 2**20:.0f} MB estimated, {found / 2**20:.0f} MB kept"
+
+
+def test_segments_need_less_memory():
+    assert kept_bytes(CNN, 500, 1, 10) < 0.5 * kept_bytes(CNN, 500, 1)
+
+
+@pytest.mark.parametrize("has_chain", [True, False], ids=["chain", "own functions"])
+def test_the_rate_is_a_constant(has_chain):
+    model = wb.models.mlp((2, 2, 1), (8,), 2)
+    model = model if has_chain else replace(model, chain=None)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 2, 2, 1)), jnp.float32)
+    batches = Batches(images, jnp.zeros((3, 2), jnp.int32), jnp.full((3, 2), 0.5))
+
+    def end(rate, images):
+        return sgd(model, model.init(), batches._replace(images=images), rate)["last_layer"]["bias"][0]
+
+    in_rate, in_images = jax.jit(jax.grad(end, argnums=(0, 1)))(jnp.float32(0.1), images)
+    assert float(in_rate) == 0, "the rate has a derivative"
+    assert np.asarray(in_images).any(), "the images have none: nothing was tested"

@@ -1,0 +1,1 @@
+"""Files: read with bounds, written whole or not at all, never unpickled."""

@@ -1,0 +1,57 @@
+"""Weights on disk: written as safetensors, read from safetensors or ``.npz``, never unpickled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from workbench.errors import DataError, check_kind
+from workbench.files.reading import existing_path, reading
+from workbench.files.writing import write_atomically
+from workbench.training.model import Model
+from workbench.training.weights import Weights, check_weights
+
+__all__ = ["load_weights", "save_weights"]
+
+RIGHT = "a .safetensors or .npz file with floating-point arrays named 'layer/array', e.g. 'Conv_0/kernel'"
+
+
+def save_weights(path: str | os.PathLike[str], weights: Weights) -> None:
+    """Save the weights as safetensors, named ``layer/array``."""
+    checked = check_weights(weights)
+    flat = {f"{layer}/{name}": np.asarray(array) for layer, arrays in checked.items() for name, array in arrays.items()}
+    write_atomically(path, save(flat))
+
+
+def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> Weights:
+    """Load weights whose arrays are named ``layer/array``.
+
+    Args:
+        path: a ``.safetensors`` or ``.npz`` file.
+        model: where given, the weights must be this network's.
+    """
+    file = existing_path(path, RIGHT)
+    if not file.is_file():
+        raise DataError(f"path = '{file}' is not a file; right is {RIGHT}.")
+    with reading(file, RIGHT):
+        arrays = _read_npz(file) if file.suffix == ".npz" else load(file.read_bytes())
+    weights: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        layer, _, leaf = name.rpartition("/")
+        if not layer or not leaf:
+            raise DataError(f"{file} holds an array named {name!r}; right is {RIGHT}.")
+        weights.setdefault(layer, {})[leaf] = array
+    if model is None:
+        return check_weights(weights, field=str(file))
+    return check_kind("model", model, Model).check_weights(weights, field=str(file))
+
+
+def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
+    # Opened here: NumPy leaves a file open that it takes for a zip archive and cannot read.
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

@@ -1,0 +1,51 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from workbench.errors import DataError, shown
+
+__all__ = ["make_folder", "write_atomically"]
+
+
+def make_folder(path: str | os.PathLike[str], field: str = "path") -> Path:
+    """The folder, made where it does not exist."""
+    try:
+        folder = Path(path)
+    except TypeError:
+        raise DataError(f"{field} = {shown(path)} must be the path of a folder.") from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{field} = '{folder}' cannot be used as a folder: {_reason(error)}.") from None
+    return folder
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write beside, sync, then replace: a reader finds the old file or the new one, never a part."""
+    try:
+        target = Path(path)
+    except TypeError:
+        raise DataError(f"path = {shown(path)} must be a path to write to.") from None
+    make_folder(target.parent)
+    beside = None
+    try:
+        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).chmod(0o644)
+        os.replace(beside, target)  # noqa: PTH105 - os.replace is the documented atomic call
+    except (OSError, ValueError) as error:
+        raise DataError(f"{target} cannot be written: {_reason(error)}.") from None
+    finally:
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

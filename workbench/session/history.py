@@ -1,0 +1,104 @@
+"""What a session can say of itself, as plain data: how it stands, what was steered, what every step measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.errors import CheckpointError, check_number
+from workbench.files.container import Tensors
+
+__all__ = ["STEERABLE", "Outcome", "SessionHistory", "SteeringEvent", "check_array", "pack_history", "unpack_history"]
+
+STEERABLE = (
+    "update_weight",
+    "prior_weight",
+    "tv_weight",
+    "clip_weight",
+    "consensus_weight",
+    "own_weight",
+    "step_size",
+)
+"""What can be changed between steps. Files name them by number: new ones are added at the end."""
+
+
+class Outcome(Enum):
+    """How a session stands, with a sentence for people."""
+
+    NEW = "no step made yet"
+    IN_PROGRESS = "in progress"
+    FINISHED = "all steps of the configuration made"
+    DIVERGED = "diverged: the loss stopped being finite, the last good state is kept"
+
+
+@dataclass(frozen=True)
+class SteeringEvent:
+    """A change of a weight or of the step size, and the step from which it acts."""
+
+    step: int
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class SessionHistory:
+    """What happened so far.
+
+    Attributes:
+        loss: [n] before every step made.
+        terms: every term's weighted part in it, [n] each.
+        gradient_norm: [n].
+        step_size: [n].
+        steering: every change, in order.
+        snapshot_steps: the steps whose images are kept, for looking and for going back without computing again.
+    """
+
+    loss: NDArray[np.float32]
+    terms: dict[str, NDArray[np.float32]]
+    gradient_norm: NDArray[np.float32]
+    step_size: NDArray[np.float32]
+    steering: tuple[SteeringEvent, ...]
+    snapshot_steps: tuple[int, ...]
+
+
+def pack_history(history: SessionHistory) -> Tensors:
+    """Every step's numbers as one array, and the steering as three."""
+    events = history.steering
+    return {
+        "history": np.stack([history.loss, *history.terms.values(), history.gradient_norm, history.step_size]),
+        "steering/step": np.array([event.step for event in events], np.int64),
+        "steering/name": np.array([STEERABLE.index(event.name) for event in events], np.uint8),
+        "steering/value": np.array([event.value for event in events], np.float64),
+    }
+
+
+def unpack_history(
+    tensors: Tensors, terms: Sequence[str], num_steps: int, snapshot_steps: tuple[int, ...] = ()
+) -> SessionHistory:
+    """The opposite of `pack_history`, believing nothing."""
+    columns = check_array(tensors["history"], np.float32, (len(terms) + 3, num_steps))
+    count = tensors["steering/step"].shape
+    steps, names, values = (
+        check_array(tensors[f"steering/{name}"], dtype, count).tolist()
+        for name, dtype in (("step", np.int64), ("name", np.uint8), ("value", np.float64))
+    )
+    if steps != sorted(steps) or (steps and not 0 <= steps[0] <= steps[-1] <= num_steps):
+        raise CheckpointError("its steering does not lie within its steps.")
+    events = tuple(
+        SteeringEvent(step, STEERABLE[name], check_number(STEERABLE[name], value, minimum=0))
+        for step, name, value in zip(steps, names, values, strict=True)
+    )
+    loss, *parts, gradient_norm, step_size = columns
+    return SessionHistory(loss, dict(zip(terms, parts, strict=True)), gradient_norm, step_size, events, snapshot_steps)
+
+
+def check_array(array: NDArray[Any], dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the array if it has this type and shape."""
+    if array.dtype != dtype or array.shape != shape:
+        raise CheckpointError(f"an array has {array.dtype} {array.shape} where {np.dtype(dtype)} {shape} is right.")
+    return array

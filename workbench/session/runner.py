@@ -1,0 +1,197 @@
+"""One worker thread that drives a session, so that a notebook stays alive while the attack runs."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from enum import Enum
+
+from workbench.errors import ConfigError, check_count, check_kind
+from workbench.session.session import AttackSession, Outcome, Snapshot
+
+__all__ = ["RunnerState", "SessionRunner"]
+
+_driven: weakref.WeakValueDictionary[int, SessionRunner] = weakref.WeakValueDictionary()
+_driven_lock = threading.Lock()
+_PATIENCE_SECONDS = 2.0
+
+
+class RunnerState(Enum):
+    """What the worker is doing."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class SessionRunner:
+    """Drives a session step by step in a worker thread.
+
+    Every method sets a flag and returns at once, from any thread; pause and stop take effect after the current step.
+    Listeners get a `Snapshot` after every step, on the worker thread; one that raises is noted and does not stop the
+    run.
+
+    Example:
+        >>> import workbench as wb
+        >>> client = wb.load_dataset("glyphs").client(0, num_images=4)
+        >>> model = wb.models.mlp(widths=(16,))
+        >>> observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=2, batch_size=2))
+        >>> session = wb.AttackSession(model, observation, wb.AttackConfig(steps=5))
+        >>> runner = wb.SessionRunner(session)
+        >>> runner.start()
+        >>> runner.wait(timeout=60)
+        True
+        >>> session.num_steps
+        5
+    """
+
+    def __init__(self, session: AttackSession) -> None:
+        self.session = check_kind("session", session, AttackSession)
+        self.error: BaseException | None = None
+        self.listener_error: BaseException | None = None
+        self._listeners: list[Callable[[Snapshot], None]] = []
+        self._changed = threading.Condition()
+        self._state = RunnerState.IDLE
+        self._is_pausing = self._is_stopping = self._is_computing = False
+        self._goal = 0
+        # Asked in place of the thread: up to Python 3.12 one counts as dead once Ctrl-C has cut short a join of it.
+        self._has_ended = threading.Event()
+        self._has_ended.set()
+
+    @property
+    def state(self) -> RunnerState:
+        return self._state
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a worker holds the session: running, or paused and ready to go on."""
+        return self._state in (RunnerState.RUNNING, RunnerState.PAUSED)
+
+    def add_listener(self, listener: Callable[[Snapshot], None]) -> None:
+        """Call it with a `Snapshot` after every step."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[Snapshot], None]) -> None:
+        """Do not call it any more; nothing happens where it was not added."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def start(self, steps: int | None = None) -> None:
+        """Begin, or go on where the last run ended.
+
+        Args:
+            steps: how many; None goes to the configuration's last.
+        """
+        session = self.session
+        goal = session.total_steps if steps is None else session.num_steps + check_count("steps", steps)
+        with self._changed:
+            if self.is_active:
+                raise ConfigError("this runner is running already; stop it first, or resume it where it is paused.")
+            self._claim()
+            self._goal = goal
+            self._is_pausing = self._is_stopping = False
+            self.error = self.listener_error = None
+            self._state = RunnerState.RUNNING
+            # A daemon with an exit hook: a plain thread would hang the interpreter's exit, a bare daemon would abort
+            # it.
+            self._has_ended = threading.Event()
+            threading.Thread(target=self._work, args=(self._has_ended,), name="attack", daemon=True).start()
+
+    def _claim(self) -> None:
+        with _driven_lock:
+            other = _driven.get(id(self.session))
+            if other is not None and other is not self and other.is_active:
+                raise ConfigError("another runner drives this session; stop it first, or fork the session.")
+            _driven[id(self.session)] = self
+
+    def pause(self) -> None:
+        """Hold after the current step."""
+        with self._changed:
+            self._is_pausing = True
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        with self._changed:
+            self._is_pausing = False
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End after the current step; `start` goes on from there."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the worker has ended; raise what made it fail. False where the time was not enough."""
+        if not self._has_ended.wait(timeout):
+            return False
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def wait_until_paused(self, timeout: float | None = None) -> bool:
+        """Wait until a pause has taken effect (or the run has ended)."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._state is not RunnerState.RUNNING, timeout)
+
+    def _work(self, has_ended: threading.Event) -> None:
+        ended = RunnerState.FINISHED
+        try:
+            while self.session.num_steps < self._goal and self.session.outcome is not Outcome.DIVERGED:
+                if not self._may_go_on():
+                    ended = RunnerState.STOPPED
+                    break
+                self._is_computing = True
+                self.session.step()
+                self._is_computing = False
+                self._tell()
+        except BaseException as error:  # raised again in wait(), on the thread that asks
+            self.error, ended = error, RunnerState.FAILED
+        finally:
+            with self._changed:
+                self._is_computing = False
+                self._state = ended
+                self._changed.notify_all()
+        try:
+            self._tell()
+        finally:
+            # Its own event: a listener may have started the next run already.
+            has_ended.set()
+
+    def _may_go_on(self) -> bool:
+        with self._changed:
+            if self._is_pausing and not self._is_stopping:
+                self._state = RunnerState.PAUSED
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._is_pausing or self._is_stopping)
+                self._state = RunnerState.RUNNING
+            return not self._is_stopping
+
+    def _tell(self) -> None:
+        if not self._listeners:
+            return
+        snapshot = self.session.snapshot()
+        for listener in tuple(self._listeners):
+            try:
+                listener(snapshot)
+            except BaseException as error:  # a view must never stop the attack
+                self.listener_error = error
+
+
+@atexit.register
+def _stop_all() -> None:
+    with _driven_lock:
+        runners = list(_driven.values())
+    for runner in runners:
+        runner.stop()
+    # A step cannot be cut short without aborting the process; a listener that hangs can be left behind.
+    patience = time.monotonic() + _PATIENCE_SECONDS
+    for runner in runners:
+        while not runner._has_ended.is_set() and (runner._is_computing or time.monotonic() < patience):
+            runner._has_ended.wait(0.05)

@@ -1,0 +1,1 @@
+"""How a study is measured: one unit, many units here or elsewhere, and the store that keeps their results."""

@@ -1,0 +1,1 @@
+"""How a study is shown: tables, progress, plots and pictures."""

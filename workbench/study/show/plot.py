@@ -1,0 +1,127 @@
+"""A table as a picture: measured means with standard errors, crosses where the paper is; and quality over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from workbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+    from workbench.study.show.results import Line, Results
+
+__all__ = ["draw", "draw_over_time"]
+
+_PANELS = {
+    "images": (("recovered", "recovered (%)"), ("psnr", "PSNR (dB)")),
+    "labels": (("errors", "wrong labels"),),
+    "seconds": (("seconds", "seconds per client"),),
+}
+
+
+def draw(results: Results) -> Figure:
+    """One panel for each measure; settings side by side, methods by colour."""
+    panels = [*_PANELS[results.plan.measure]]
+    lines = [line for line in results.lines if line.entry.method != "accuracy"]
+    trained = [line for line in results.lines if line.entry.method == "accuracy"]
+    if trained:
+        panels.append(("accuracy", "accuracy (%)"))
+    settings = list(dict.fromkeys(line.entry.setting for line in results.lines))
+    figure = Figure(
+        figsize=(max(6.0, 2.2 + 1.15 * len(settings)), 3.0 * len(panels) + 0.9), layout="constrained", dpi=130
+    )
+    FigureCanvasAgg(figure)
+    for axes, (measure, label) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+        _panel(axes, trained if measure == "accuracy" else lines, settings, measure)
+        axes.set_ylabel(label)
+        if measure == "seconds":
+            axes.set_yscale("log")
+        elif measure != "psnr":
+            axes.set_ylim(0, max(axes.get_ylim()[1], 1))
+    methods = list(dict.fromkeys(line.entry.method for line in lines))
+    handles: list[Artist] = [Patch(color=f"C{number}", label=method) for number, method in enumerate(methods)]
+    handles += [
+        Line2D([], [], marker=marker, color="0.3", linestyle="none", label=label)
+        for marker, label in (("o", "measured"), ("x", "paper"))
+        if marker == "o" or any(line.entry.published for line in results.lines)
+    ]
+    figure.suptitle(results.plan.title, fontsize="medium")
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(5, len(handles)),
+        frameon=False,
+        fontsize="small",
+    )
+    return figure
+
+
+def _panel(axes: Axes, lines: list[Line], settings: list[str], measure: str) -> None:
+    methods = list(dict.fromkeys(line.entry.method for line in lines))
+    space = 0.8 / max(1, len(methods))
+    for line in lines:
+        number = methods.index(line.entry.method)
+        at = settings.index(line.entry.setting) + (number - (len(methods) - 1) / 2) * space
+        style: dict[str, Any] = {"color": f"C{number}", "linestyle": "none"}
+        estimate = line.estimate(measure)
+        if estimate is not None:
+            axes.errorbar(at, estimate.mean, estimate.error, marker="o", markersize=5, capsize=3, **style)
+        if measure in line.entry.published:
+            axes.plot(at, line.entry.published[measure], marker="x", markersize=6, **style)
+    axes.set_xticks(range(len(settings)), settings, rotation=20 if max(map(len, settings)) > 9 else 0)
+    axes.set_xlim(-0.6, len(settings) - 0.4)
+    axes.grid(axis="y", linewidth=0.4, alpha=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_over_time(results: Results) -> Figure:
+    """Mean PSNR and percent recovered against seconds: one column for each setting, one line for each method.
+
+    Seconds are those of the machine that measured; clients count alike at the same step, and the last marker is the
+    end.
+    """
+    lines = [line for line in results.lines if any(row.get("curve") for row in line.rows)]
+    if not lines:
+        raise ConfigError("no attack has been measured yet, so there is nothing to draw over time.")
+    settings = list(dict.fromkeys(line.entry.setting for line in lines))
+    methods = list(dict.fromkeys(line.entry.method for line in lines))
+    figure = Figure(figsize=(max(6.5, 4.5 * len(settings)), 6.4), layout="constrained", dpi=130)
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2, len(settings), squeeze=False, sharex="col")
+    for line in lines:
+        seconds, psnr, recovered, num_clients = _mean_curve(line)
+        column = grid[:, settings.index(line.entry.setting)]
+        color = f"C{methods.index(line.entry.method)}"
+        label = f"{line.entry.method} ({num_clients})"
+        for axes, values in zip(column, (recovered, psnr), strict=True):
+            axes.plot(seconds, values, color=color, label=label)
+            axes.plot(seconds[-1], values[-1], color=color, marker="o", markersize=5)
+    for column, setting in zip(grid.T, settings, strict=True):
+        column[0].set_title(f"{setting} (clients in brackets)", fontsize="medium")
+        column[0].set_ylabel("recovered (%)")
+        column[1].set_ylabel("PSNR (dB)")
+        column[1].set_xlabel("seconds per client")
+        column[0].legend(frameon=False, fontsize="small")
+        for axes in column:
+            axes.set_xscale("log")
+            axes.grid(linewidth=0.4, alpha=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _mean_curve(line: Line) -> tuple[Any, Any, Any, int]:
+    """Seconds, PSNR and percent recovered at the steps that all clients reached, and how many clients that is."""
+    curves = [row["curve"] for row in line.rows if row.get("curve")]
+    steps = sorted(set.intersection(*({int(point[0]) for point in curve} for curve in curves)))
+    points = [[point[1:4] for point in curve if int(point[0]) in steps] for curve in curves]
+    seconds, psnr, recovered = np.array(points, float).mean(0).T
+    return seconds, psnr, recovered, len(curves)

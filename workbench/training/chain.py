@@ -1,0 +1,210 @@
+"""A network as a chain of linear maps, each followed by ReLU and pooling, with its derivatives written out by hand.
+
+The attack differentiates through hundreds of local training steps, so what one step keeps and recomputes decides its
+speed. Three functions do all the work:
+
+- `logits`: the network.
+- `loss_gradient`: the gradient of the batch loss in the weights, and the few arrays worth keeping from it.
+- `gradient_derivative`: the derivative of that gradient. With ``L`` the batch loss and ``v`` a direction in weight
+  space it gives both ``d/dw <v, dL/dw>`` (a Hessian-vector product) and ``d/dx <v, dL/dw>``, from one forward-mode pass
+  over
+  the gradient computation: nine matrix products per layer and local step in all, which is the least that will do.
+
+Letters in shapes: M images, H, W, C, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from workbench.training.delayed import DelayedKernel, Outer
+from workbench.training.layers import (
+    average_pool,
+    average_pool_transpose,
+    convolution,
+    convolution_input_gradient,
+    convolution_kernel_gradient,
+    dense,
+)
+from workbench.training.weights import Weights
+
+__all__ = ["Layer", "Residuals", "features", "gradient_derivative", "logits", "loss_gradient"]
+
+Kernel = Any  # an array, or a `DelayedKernel` within a block of local steps
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear map with bias, then ReLU and 2 x 2 average pooling where asked.
+
+    Attributes:
+        name: the key of its weights.
+        kernel_shape: (k, k, C, F) for a convolution, (i, o) for a dense layer, which flattens its input.
+        padding: zeros around the picture, for a convolution.
+    """
+
+    name: str
+    kernel_shape: tuple[int, ...]
+    padding: int = 0
+    relu: bool = True
+    pool: bool = False
+
+    @property
+    def is_dense(self) -> bool:
+        return len(self.kernel_shape) == 2
+
+    def linear(self, inputs: Array, kernel: Kernel) -> Array:
+        """Without the bias."""
+        if not self.is_dense:
+            return convolution(inputs, kernel, self.padding)
+        rows = inputs.reshape(len(inputs), -1)
+        if isinstance(kernel, DelayedKernel):
+            return dense(rows, kernel.base) - dense(dense(rows, kernel.left.T), kernel.right)
+        return dense(rows, kernel)
+
+    def outputs(self, inputs: Array, weights: dict[str, Kernel]) -> Array:
+        bias = weights["bias"]
+        z = self.linear(inputs, weights["kernel"])
+        return z + bias.reshape((1,) * (z.ndim - 1) + bias.shape)
+
+    def activate(self, outputs: Array) -> tuple[Array, Array]:
+        """What the next layer sees, and where the ReLU let through."""
+        active = outputs > 0
+        return self.activation(active, outputs), active
+
+    def activation(self, active: Array, outputs: Array) -> Array:
+        """The part after the linear map as a linear function, given where the ReLU lets through."""
+        if self.relu:
+            outputs = jnp.where(active, outputs, jnp.zeros_like(outputs))
+        return average_pool(outputs) if self.pool else outputs
+
+    def activation_transpose(self, active: Array, gradient: Array) -> Array:
+        gradient = gradient.reshape(active.shape) if not self.pool else average_pool_transpose(gradient)
+        return jnp.where(active, gradient, jnp.zeros_like(gradient)) if self.relu else gradient
+
+    def kernel_gradient(self, *products: tuple[Array, Array], rows: bool = False) -> Array | Outer:
+        """The sum over the given (inputs, output gradient) of their kernel gradients; as rows where asked."""
+        if not self.is_dense:
+            return sum(
+                (convolution_kernel_gradient(x, dz, self.padding) for x, dz in products[1:]),
+                start=convolution_kernel_gradient(*products[0], self.padding),
+            )
+        # One product of all rows moves the kernel through memory once.
+        left = jnp.concatenate([x.reshape(len(x), -1) for x, _ in products])
+        right = jnp.concatenate([dz for _, dz in products])
+        return Outer(left, right) if rows else dense(left.T, right)
+
+    def input_gradient(self, output_gradient: Array, kernel: Kernel, input_shape: tuple[int, ...]) -> Array:
+        if not self.is_dense:
+            return convolution_input_gradient(output_gradient, kernel, self.padding)
+        if isinstance(kernel, DelayedKernel):
+            rows = dense(output_gradient, kernel.base.T) - dense(dense(output_gradient, kernel.right.T), kernel.left)
+        else:
+            rows = dense(output_gradient, kernel.T)
+        return rows.reshape(input_shape)
+
+
+class Residuals(NamedTuple):
+    """What `gradient_derivative` needs from `loss_gradient`, besides the images and weights.
+
+    The gradient at a layer's output is kept after pooling, where it is four times smaller.
+    """
+
+    inputs: tuple[Array, ...]  # of every layer but the first
+    active: tuple[Array, ...]  # of every layer but the last: where the ReLU let through
+    gradients: tuple[Array, ...]  # of the loss in `inputs`
+    logit_gradient: Array  # [M, K]
+    probabilities: Array  # [M, K]
+
+
+def features(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:
+    """[M, H, W, C] normalised images to [M, i], what enters the last layer."""
+    x = images
+    for layer in layers[:-1]:
+        x, _ = layer.activate(layer.outputs(x, weights[layer.name]))
+    return x.reshape(len(x), -1)
+
+
+def logits(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:
+    """[M, H, W, C] normalised images to [M, K]."""
+    return layers[-1].outputs(features(layers, weights, images), weights[layers[-1].name])
+
+
+def loss_gradient(
+    layers: tuple[Layer, ...], weights: Weights, images: Array, labels: Array, share: Array
+) -> tuple[Weights, Residuals]:
+    """The gradient of ``sum_i share[i] * cross_entropy_i`` in the weights, and what to keep of it.
+
+    Args:
+        images: [M, H, W, C] normalised.
+        labels: [M] classes.
+        share: [M] each image's part in the loss: 1 / M in a full batch, 0 for padding.
+    """
+    x = images
+    inputs, active = [], []
+    for layer in layers[:-1]:
+        x, on = layer.activate(layer.outputs(x, weights[layer.name]))
+        inputs.append(x)
+        active.append(on)
+    last = layers[-1]
+    probabilities = jax.nn.softmax(last.outputs(x, weights[last.name]))
+    targets = jax.nn.one_hot(labels, last.kernel_shape[-1], dtype=probabilities.dtype)
+    dz = logit_gradient = (probabilities - targets) * share[:, None].astype(probabilities.dtype)
+
+    gradient: Weights = {}
+    gradients: list[Array] = []
+    for index in reversed(range(len(layers))):
+        layer = layers[index]
+        if index < len(layers) - 1:
+            dz = layer.activation_transpose(active[index], gradients[0])
+        x = inputs[index - 1] if index else images
+        kernel = weights[layer.name]["kernel"]
+        gradient[layer.name] = {
+            "kernel": layer.kernel_gradient((x, dz), rows=isinstance(kernel, DelayedKernel)),
+            "bias": dz.sum(range(dz.ndim - 1)),
+        }
+        if index:
+            gradients.insert(0, layer.input_gradient(dz, kernel, x.shape))
+    return gradient, Residuals(tuple(inputs), tuple(active), tuple(gradients), logit_gradient, probabilities)
+
+
+def gradient_derivative(
+    layers: tuple[Layer, ...], weights: Weights, images: Array, share: Array, kept: Residuals, direction: Weights
+) -> tuple[Weights, Array]:
+    """The derivatives of ``<direction, loss_gradient>`` in the weights and in the images [M, H, W, C].
+
+    Forward mode in the direction, over the gradient computation: a dot stands for the derivative in that direction.
+    """
+    x_dots: list[Array] = []
+    x, z_dot = images, images
+    for index, layer in enumerate(layers):
+        z_dot = layer.outputs(x, direction[layer.name])
+        if index:
+            z_dot = z_dot + layer.linear(x_dots[-1], weights[layer.name]["kernel"])
+        if index < len(layers) - 1:
+            x = kept.inputs[index]
+            x_dots.append(layer.activation(kept.active[index], z_dot))
+
+    p = kept.probabilities
+    dz, dz_dot = kept.logit_gradient, p * (z_dot - (p * z_dot).sum(-1, keepdims=True)) * share[:, None].astype(p.dtype)
+    derivative: Weights = {}
+    dx_dot = images
+    for index in reversed(range(len(layers))):
+        layer = layers[index]
+        if index < len(layers) - 1:
+            dz = layer.activation_transpose(kept.active[index], kept.gradients[index])
+            dz_dot = layer.activation_transpose(kept.active[index], dx_dot)
+        x = kept.inputs[index - 1] if index else images
+        kernel, kernel_dot = weights[layer.name]["kernel"], direction[layer.name]["kernel"]
+        products = [(x, dz_dot), (x_dots[index - 1], dz)] if index else [(x, dz_dot)]
+        derivative[layer.name] = {
+            "kernel": layer.kernel_gradient(*products, rows=isinstance(kernel, DelayedKernel)),
+            "bias": dz_dot.sum(range(dz_dot.ndim - 1)),
+        }
+        dx_dot = layer.input_gradient(dz_dot, kernel, x.shape) + layer.input_gradient(dz, kernel_dot, x.shape)
+    return derivative, dx_dot

@@ -1,0 +1,118 @@
+"""What a network is: a record of pure functions on a tree of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from workbench.errors import ConfigError, check_count, shown
+from workbench.training.chain import Layer
+from workbench.training.weights import Shapes, Weights, check_shapes, check_weights, shapes_of
+
+__all__ = ["Model", "check_image_shape"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A network as pure functions on a tree of weights.
+
+    For one's own network give the functions; everything else in the workbench works with it as with the built-in ones.
+    The last layer must be linear, with its ``kernel`` [i, K] (and ``bias`` [K], where it has one) in the weights under
+    the last name of ``layer_names``: that is where label information sits.
+
+    Attributes:
+        name: for people and for saved files.
+        image_shape: (H, W, C) of one input.
+        num_classes: K.
+        layer_names: the keys of the weights, from the input to the output.
+        init: seed to weights, ``{layer name: {"kernel": ..., "bias": ...}}``.
+        apply: (weights, normalised images [M, H, W, C]) to logits [M, K].
+        features: (weights, normalised images [M, H, W, C]) to what enters the last layer [M, i].
+        chain: the layers, where the network is a chain of them: gradients then come from hand-written code.
+        options: the arguments that `build` needs to make this network again; None for one's own.
+    """
+
+    name: str
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    layer_names: tuple[str, ...]
+    init: Callable[..., Weights] = field(repr=False)
+    apply: Callable[[Weights, Array], Array] = field(repr=False)
+    features: Callable[[Weights, Array], Array] = field(repr=False)
+    chain: tuple[Layer, ...] | None = field(default=None, repr=False)
+    options: tuple[tuple[str, Any], ...] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_shape", check_image_shape(self.image_shape))
+        object.__setattr__(self, "num_classes", check_count("num_classes", self.num_classes, minimum=2))
+        if not isinstance(self.layer_names, tuple | list) or not all(isinstance(n, str) for n in self.layer_names):
+            raise ConfigError(f"layer_names = {shown(self.layer_names)} must be the names of the layers.")
+        object.__setattr__(self, "layer_names", tuple(self.layer_names))
+        for function in ("init", "apply", "features"):
+            if not callable(getattr(self, function)):
+                raise ConfigError(f"{function} = {shown(getattr(self, function))} must be a function.")
+        if self.chain is None:
+            self._check_functions()
+
+    def _check_functions(self) -> None:
+        """One's own functions must fit each other: too many logits, say, would train without a word."""
+        weights = _result_shape("init", partial(self.init, 0))
+        if not isinstance(weights, dict) or not all(isinstance(arrays, dict) for arrays in weights.values()):
+            raise ConfigError(f"init(0) = {shown(weights)} must be {{layer: {{name: array}}}}.")
+        if set(self.layer_names) != set(weights) or not self.layer_names:
+            raise ConfigError(f"layer_names = {self.layer_names} must be the layers of init(0), {tuple(weights)}.")
+        kernel = weights[self.last_layer].get("kernel")
+        if kernel is None or len(kernel.shape) != 2 or kernel.shape[1] != self.num_classes:
+            raise ConfigError(
+                f"init(0)['{self.last_layer}'] must have a kernel [i, {self.num_classes}]: the last layer is linear, "
+                "with one output for each class."
+            )
+        images = jnp.zeros((2, *self.image_shape))
+        for name, function, width in (
+            ("apply", self.apply, self.num_classes),
+            ("features", self.features, kernel.shape[0]),
+        ):
+            found = getattr(_result_shape(name, function, weights, images), "shape", None)
+            if found != (2, width):
+                raise ConfigError(f"{name} makes {found} of 2 images; it must make (2, {width}).")
+
+    @property
+    def last_layer(self) -> str:
+        return self.layer_names[-1]
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """The shape of every array of the weights, without computing any."""
+        return shapes_of(jax.eval_shape(partial(self.init, 0)))
+
+    def check_weights(self, weights: Any, field: str = "weights") -> Weights:
+        """Return the weights as float32 arrays if they are this network's and finite."""
+        checked = check_weights(weights, field)
+        check_shapes(checked, field, self.shapes, self.name)
+        return checked
+
+
+def _result_shape(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The shapes of what somebody's function returns, without computing it."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    # Whatever it raises, the error says which function it was and keeps the cause.
+    except Exception as error:
+        raise ConfigError(f"{name} fails with {type(error).__name__}: {shown(str(error))}.") from error
+
+
+def check_image_shape(image_shape: Any) -> tuple[int, int, int]:
+    """Return the shape of one image if it is (height, width, channels)."""
+    try:
+        height, width, channels = (check_count("image_shape", size) for size in image_shape)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"image_shape = {shown(image_shape)} must be (height, width, channels), whole numbers of at least 1."
+        ) from None
+    return height, width, channels

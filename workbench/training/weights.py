@@ -1,0 +1,74 @@
+"""The weights of a network: a dictionary of layers, each a dictionary of named arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from workbench.errors import DataError, shown
+
+__all__ = ["Shapes", "Weights", "check_shapes", "check_weights", "shapes_of"]
+
+Weights = dict[str, dict[str, Any]]
+"""Layer name to its arrays, usually ``kernel`` and ``bias``."""
+
+Shapes = dict[str, dict[str, tuple[int, ...]]]
+"""Layer name to the shapes of its arrays."""
+
+
+def shapes_of(weights: Any) -> Shapes:
+    """The shape of every array of the weights."""
+    return {layer: {name: array.shape for name, array in arrays.items()} for layer, arrays in weights.items()}
+
+
+def check_weights(weights: Any, field: str = "weights") -> Weights:
+    """Return the weights as float32 arrays if they are ``{layer: {name: array}}`` with finite numbers only."""
+    if not isinstance(weights, dict) or not weights:
+        raise DataError(f"{field} = {shown(weights)} must be {{layer: {{name: array}}}} with at least one layer.")
+    for layer, arrays in weights.items():
+        if not isinstance(layer, str) or not layer:
+            raise DataError(f"{field} has a layer named {shown(layer)}; a name must be text.")
+        if not isinstance(arrays, dict) or not arrays:
+            raise DataError(f"{field}['{layer}'] = {shown(arrays)} must be {{name: array}} with at least one array.")
+        for name in arrays:
+            # Files name arrays 'layer/array'.
+            if not isinstance(name, str) or not name or "/" in name:
+                raise DataError(f"{field}['{layer}'] has an array named {shown(name)}; a name is text without '/'.")
+    return {
+        layer: {name: _check_array(array, f"{field}['{layer}']['{name}']") for name, array in arrays.items()}
+        for layer, arrays in weights.items()
+    }
+
+
+def _check_array(array: Any, field: str) -> Array:
+    try:
+        numbers = np.asarray(array)
+    except (TypeError, ValueError):
+        raise DataError(f"{field} = {shown(array)} must be an array of numbers.") from None
+    if not jnp.issubdtype(numbers.dtype, jnp.floating):
+        raise DataError(f"{field} has dtype {numbers.dtype}; weights must be floating-point numbers.")
+    with np.errstate(over="ignore"):
+        numbers = numbers.astype(np.float32, copy=False)
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{field} contains NaN or infinite values; all weights must be finite.")
+    # An array of JAX's stays on its device; any other is copied, for its owner may change it.
+    return array if isinstance(array, Array) and array.dtype == jnp.float32 else jnp.array(numbers)
+
+
+def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> None:
+    """The weights must have the arrays, and these the shapes, that ``owner`` has."""
+    found = shapes_of(weights)
+    if found == right:
+        return
+    for layer in sorted(found.keys() | right.keys()):
+        for name in sorted(found.get(layer, {}).keys() | right.get(layer, {}).keys()):
+            here, there = (shapes.get(layer, {}).get(name) for shapes in (found, right))
+            if here is None:
+                raise DataError(f"{field}['{layer}']['{name}'] is missing; {owner} has it, with shape {there}.")
+            if there is None:
+                raise DataError(f"{field}['{layer}']['{name}'] is one too many; {owner} has no such array.")
+            if here != there:
+                raise DataError(f"{field}['{layer}']['{name}'] has shape {here}; {owner} has {there}.")
