@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from workbench.attack.matching import assign, combine_epochs, psnr_matrix
 from workbench.config import COMBINATIONS
 from workbench.data.dataset import ClientData
-from workbench.errors import DataError
+from workbench.data.truth import Truth
+from workbench.errors import ConfigError, DataError
 
 __all__ = ["Score", "averaging_curves", "label_errors", "score"]
 
@@ -44,18 +45,18 @@ class Score:
         )
 
 
-def score(reconstruction: Any, truth: ClientData | Sequence[ClientData]) -> Score:
+def score(reconstruction: Any, truth: ClientData | Iterable[ClientData]) -> Score:
     """Compare reconstructed images with the true ones.
 
     Args:
         reconstruction: [N, H, W, C] pixels, or anything with such ``.images``.
         truth: the client; for an aggregate, all its clients.
     """
-    clients = [truth] if isinstance(truth, ClientData) else list(truth)
-    if not clients or not all(isinstance(client, ClientData) for client in clients):
-        raise DataError("truth must be a ClientData, or a sequence of them for an aggregate.")
+    known = Truth.of(truth)
+    if not known:
+        raise ConfigError(f"truth = {truth!r} holds no client; there is nothing to compare with.")
     images = np.asarray(getattr(reconstruction, "images", reconstruction), np.float32)
-    true_images = np.concatenate([client.images for client in clients])
+    true_images = known.images
     if images.shape != true_images.shape:
         raise DataError(f"the reconstruction has shape {images.shape} but the true images have {true_images.shape}.")
     if not np.isfinite(images).all():
@@ -66,11 +67,11 @@ def score(reconstruction: Any, truth: ClientData | Sequence[ClientData]) -> Scor
         psnr=similarity[np.arange(len(order)), order],
         ssim=np.array([ssim(a, b) for a, b in zip(true_images, images[order], strict=True)]),
         order=order,
-        threshold=clients[0].psnr_threshold,
+        threshold=known.psnr_threshold,
     )
 
 
-def averaging_curves(reconstruction: Any, truth: ClientData | Sequence[ClientData]) -> dict[str, NDArray[np.float64]]:
+def averaging_curves(reconstruction: Any, truth: ClientData | Iterable[ClientData]) -> dict[str, NDArray[np.float64]]:
     """How combining more epochs helps: mean and median to [V] mean PSNR in dB of the first 1 to V epochs combined.
 
     Args:

@@ -10,12 +10,14 @@ from workbench.data.femnist import femnist_from_rows, load_femnist
 from workbench.data.glyphs import load_glyphs
 from workbench.data.own import dataset_from_arrays, dataset_from_folder
 from workbench.data.photos import load_photos
+from workbench.data.truth import Truth
 from workbench.errors import ConfigError, check_choice
 
 __all__ = [
     "ClientData",
     "Dataset",
     "Normalization",
+    "Truth",
     "dataset_from_arrays",
     "dataset_from_folder",
     "femnist_from_rows",
