@@ -13,7 +13,7 @@ from workbench.attack.matching import assign, combine_epochs, psnr_matrix
 from workbench.config import COMBINATIONS
 from workbench.data.dataset import ClientData
 from workbench.data.truth import Truth
-from workbench.errors import ConfigError, DataError
+from workbench.errors import DataError
 
 __all__ = ["Score", "averaging_curves", "label_errors", "score"]
 
@@ -54,7 +54,7 @@ def score(reconstruction: Any, truth: ClientData | Iterable[ClientData]) -> Scor
     """
     known = Truth.of(truth)
     if not known:
-        raise ConfigError(f"truth = {truth!r} holds no client; there is nothing to compare with.")
+        raise DataError(f"truth = {truth!r} holds no client; there is nothing to compare with.")
     images = np.asarray(getattr(reconstruction, "images", reconstruction), np.float32)
     true_images = known.images
     if images.shape != true_images.shape:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.data.dataset import ClientData
-from workbench.errors import ConfigError, shown
+from workbench.errors import DataError, shown
 
 __all__ = ["Truth"]
 
@@ -37,7 +37,7 @@ class Truth:
             return Truth((truth,))
         clients = tuple(truth) if isinstance(truth, Iterable) else () if truth is None else (truth,)
         if not all(isinstance(client, ClientData) for client in clients):
-            raise ConfigError(f"truth = {shown(truth)} must be a ClientData, or a sequence of them for an aggregate.")
+            raise DataError(f"truth = {shown(truth)} must be a ClientData, or a sequence of them for an aggregate.")
         return Truth(clients)
 
     def __iter__(self) -> Iterator[ClientData]:
