@@ -39,7 +39,7 @@ def save(attack_session: session.AttackSession, path: str | os.PathLike[str]) ->
     """Write the session as it is now."""
     s = attack_session
     observation, moment = s.observation, s._current()
-    client = s._attack.phases[-1].problem.client
+    client = s._attack.phases[-1].problem.known
     tensors = {"labels": np.asarray(client.labels), **pack_history(s._history(moment))}
     if client.order is not None:
         tensors["order"] = np.asarray(client.order)

@@ -21,7 +21,7 @@ STEERABLE = (
     "tv_weight",
     "clip_weight",
     "consensus_weight",
-    "own_weight",
+    "custom_weight",
     "step_size",
 )
 """What can be changed between steps. Files name them by number: new ones are added at the end."""

@@ -324,7 +324,8 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
     steps = tuple(check_count("step", step, minimum=0, maximum=num_steps) for step in settings["steps"])
     if list(steps) != sorted(set(steps)) or steps[-1:] != (num_steps,):
         raise CheckpointError("its recorded steps are not in order, or the last one is missing.")
-    terms = [check_kind("term", term, str) for term in settings["terms"]]
+    # Recordings of version 0.1.0 call the custom term "own".
+    terms = ["custom" if term == "own" else check_kind("term", term, str) for term in settings["terms"]]
     seconds = settings["seconds_per_step"]
     threshold = check_number("threshold", settings["threshold"])
     counts = check_array(tensors["label_counts"], np.int64, (client["num_clients"], client["num_classes"]))

@@ -25,9 +25,11 @@ from numpy.typing import ArrayLike, NDArray
 from tqdm.auto import tqdm
 
 from workbench.attack import step as engine
-from workbench.attack.attack import Reconstruction, prepare
+from workbench.attack.attack import Reconstruction
+from workbench.attack.build import Custom
 from workbench.attack.labels import LabelEstimate, estimate_labels
 from workbench.attack.objective import Steering, Terms
+from workbench.attack.prepare import prepare
 from workbench.attack.priors import Summary
 from workbench.attack.step import AttackState, StepInfo
 from workbench.config import LABEL_METHODS, AttackConfig
@@ -114,7 +116,7 @@ class AttackSession:
             batch_labels: [E, N] or [A, E, N] known labels in the order of every epoch's batches.
             image_order: with ``batch_labels`` and the method ``shared``: which image stands where.
             prior: one's own g.
-            regularizer: one's own term of the loss; ``steer(own_weight=...)`` changes its weight.
+            regularizer: one's own term of the loss; ``steer(custom_weight=...)`` changes its weight.
             optimizer: any of optax's, in place of Adam.
             seed: of every random draw.
             device: ``auto`` takes a GPU or TPU where JAX sees one; else a `jax.Device` or a name like ``gpu:1``.
@@ -138,9 +140,7 @@ class AttackSession:
                 label_counts=label_counts,
                 batch_labels=batch_labels,
                 image_order=image_order,
-                prior=prior,
-                regularizer=regularizer,
-                optimizer=optimizer,
+                custom=Custom(prior, regularizer, optimizer),
                 device=self.device,
             )
             start = self._attack.start()
@@ -226,7 +226,7 @@ class AttackSession:
     @property
     def memory_estimate(self) -> int:
         """The bytes that a step needs at its peak, by the shapes of what it keeps."""
-        return self._attack.memory_estimate()
+        return self._attack.memory
 
     def needs(self) -> str:
         """What a run takes, in a sentence: memory at once, time after the first steps."""
@@ -304,8 +304,8 @@ class AttackSession:
                 "batch size": observation.batch_size,
             },
             "assumed": {
-                "epochs": simulation.epochs,
-                "batch size": simulation.batch_size,
+                "epochs": simulation.schedule.epochs,
+                "batch size": simulation.schedule.batch_size,
                 "label counts": self.label_counts,
                 "label order": self.config.label_order,
             },
@@ -447,7 +447,7 @@ class AttackSession:
 
         Args:
             changes: any of ``update_weight`` (a factor on its schedule), ``prior_weight``, ``tv_weight``,
-                ``clip_weight``, ``consensus_weight``, ``own_weight``, ``step_size``.
+                ``clip_weight``, ``consensus_weight``, ``custom_weight``, ``step_size``.
         """
         checked = {}
         for name, value in changes.items():
