@@ -63,9 +63,14 @@ class Setting:
     default: Any = None
 
     @property
+    def flag(self) -> str:
+        """Its option on the command line, such as ``--tv-weight``."""
+        return f"--{self.option or self.name.replace('_', '-')}"
+
+    @property
     def key(self) -> str:
-        """Its name on the command line and in the panel, in the form of a Python name: unique over all records."""
-        return self.option.replace("-", "_") or self.name
+        """A name that no setting of another record has: that of the option, or of the field where it is negated."""
+        return self.name if self.is_negated else self.flag[2:].replace("-", "_")
 
     def check(self, value: Any, field: str = "") -> Any:
         """Return the value, as the type of the field, or raise a `ConfigError` that names the field."""

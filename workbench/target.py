@@ -1,50 +1,67 @@
-"""Whose update is attacked, as a person names it: a data set, a client, its training; made ready for an attack."""
+"""Whose update is attacked, as the command line and the panel name it: a data set, a client and its training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.config import LABEL_METHODS, AttackConfig, ClientConfig
-from workbench.errors import ConfigError, check_choice, check_count
+from workbench.config import AttackConfig, ClientConfig
+from workbench.errors import ConfigError
+from workbench.settings import setting, settings_of
 
 if TYPE_CHECKING:
     from workbench.data import ClientData, Dataset
     from workbench.federated import Observation
     from workbench.models import Model
 
-__all__ = ["DATASETS", "LABEL_SOURCES", "NETWORKS", "Target", "is_same_update"]
+__all__ = ["DATASETS", "NETWORKS", "Target", "is_same_update"]
 
 DATASETS = ("glyphs", "photos", "femnist", "cifar100", "folder")
 NETWORKS = ("femnist_cnn", "cifar100_cnn", "femnist_cnn_printed", "cifar100_cnn_printed", "mlp")
-LABEL_SOURCES = ("known", *LABEL_METHODS)
 
 
 @dataclass(frozen=True)
 class Target:
-    """The client whose update is attacked, or the clients whose mean is.
+    """The client whose update is attacked, or the clients whose mean is."""
 
-    Attributes:
-        dataset: where the pictures come from; ``folder`` has one sub-folder of pictures a class.
-        data: the files of a data set that is not bundled.
-        index: which client, from 0.
-        num_clients: how many, from ``index`` on; of several the mean is attacked.
-        num_images: of each client.
-        client: how it trains.
-        network: None takes the one for the size of the pictures.
-        seed: of the weights and the batches.
-    """
+    dataset: str = setting(
+        "glyphs",
+        "Data set",
+        "Where the client's images come from; glyphs and photos are bundled.",
+        choices=DATASETS,
+    )
+    data: Path | None = setting(
+        None,
+        "Files",
+        "Files of a data set that is not bundled; for 'folder', a folder with one sub-folder of images per class.",
+    )
+    index: int = setting(0, "Client", "Which client, counted from 0.", minimum=0, option="client", short="c")
+    num_clients: int = setting(
+        1,
+        "Clients",
+        "How many clients the server averages, from the chosen one on; it sees only the mean of their weights.",
+        section="Appendix C.5",
+        minimum=1,
+    )
+    num_images: int = setting(
+        16, "Images N", "Images of each client.", symbol="N", section="Section 3.1", minimum=1, short="n"
+    )
+    network: str | None = setting(
+        None,
+        "Network",
+        "Network that is trained, if not the one for the data set.",
+        section="Appendix B.1",
+        choices=NETWORKS,
+        option="model",
+    )
+    seed: int = setting(0, "Seed", "Seed of the network, the client's batches and the attack.", minimum=0)
+    client: ClientConfig = ClientConfig()
 
-    dataset: str = "glyphs"
-    data: Path | None = None
-    index: int = 0
-    num_clients: int = 1
-    num_images: int = 16
-    client: ClientConfig = field(default_factory=ClientConfig)
-    network: str | None = None
-    seed: int = 0
+    def __post_init__(self) -> None:
+        for name, known in settings_of(Target).items():
+            object.__setattr__(self, name, known.check(getattr(self, name), known.key))
 
     def config(self, preset: str, changes: dict[str, Any]) -> AttackConfig:
         """A preset for this kind of pictures, with changes."""
@@ -55,10 +72,9 @@ class Target:
         """The network and the clients."""
         from workbench import models
 
-        check_count("num_clients", self.num_clients)
         dataset = self._dataset()
         default = "femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn"
-        name = check_choice("model", self.network or default, NETWORKS)
+        name = self.network or default
         options = {"image_shape": dataset.image_shape} if name == "mlp" else {}
         model = models.build(name, num_classes=dataset.num_classes, **options)
         indices = range(self.index, self.index + self.num_clients)
@@ -67,7 +83,6 @@ class Target:
     def _dataset(self) -> Dataset:
         from workbench.data import dataset_from_folder, load_dataset
 
-        check_choice("dataset", self.dataset, DATASETS)
         if self.dataset != "folder":
             return load_dataset(self.dataset, path=self.data)
         if self.data is None:
@@ -86,25 +101,16 @@ class Target:
         return updates[0] if len(updates) == 1 else aggregate(updates)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In words."""
-        whose = f"client {self.index} of {self.dataset}"
+        clients = f"client {self.index} of {self.dataset}"
         if self.num_clients > 1:
-            whose = f"the mean of clients {self.index} to {self.index + self.num_clients - 1} of {self.dataset}"
-        defence = "" if self.client.defence.name == "none" else f", {self.defence_told}"
+            clients = f"the mean of clients {self.index} to {self.index + self.num_clients - 1} of {self.dataset}"
+        defence = "" if self.client.defence.name == "none" else f", {self.client.defence}"
         return (
-            f"{whose}: {self.num_images} images, {self.client.epochs} epochs, batches of {self.client.batch_size}, "
+            f"{clients}: {self.num_images} images, {self.client.epochs} epochs, batches of {self.client.batch_size}, "
             f"rate {self.client.learning_rate:g}{defence}"
         )
-
-    @property
-    def defence_told(self) -> str:
-        """The defence, in words."""
-        defence = self.client.defence
-        if defence.name == "none":
-            return "none"
-        clip = "" if defence.clip_norm is None else f", clipped at {defence.clip_norm:g}"
-        return f"{defence.name} of strength {defence.strength:g}{clip}"
 
 
 def is_same_update(first: Observation, second: Observation) -> bool:

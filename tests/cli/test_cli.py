@@ -230,7 +230,7 @@ def test_a_diverging_attack_ends_with_its_table_and_code_1(tmp_path, monkeypatch
         (["attack", "--epochs", "many"], "'--epochs'"),
         (["attack", "--epochs", "0"], "epochs = 0 must be a whole number of at least 1"),
         (["attack", "--batch-size", "99"], "batch_size = 99 must be at most the number of images, 16"),
-        (["attack", "--client", "-1"], "client index = -1"),
+        (["attack", "--client", "-1"], "client = -1"),
         (["attack", "--num-images", "100000"], "num_images = 100000"),
         (["attack", "--num-clients", "0"], "num_clients = 0"),
         (["attack", "--model", "resnet"], "model = 'resnet' is unknown"),

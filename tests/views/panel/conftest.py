@@ -70,7 +70,7 @@ def make_small(make_panel):
 
     def make(**values):
         panel = make_panel()
-        small = {"num_images": 4, "epochs": 2, "batch_size": 2, "network": "mlp", "steps": 6, "warm_start_steps": 3}
+        small = {"num_images": 4, "epochs": 2, "batch_size": 2, "model": "mlp", "steps": 6, "warm_start_steps": 3}
         for name, value in {**small, **values}.items():
             panel.controls.fields[name].value = value
         return panel

@@ -5,8 +5,9 @@ import pytest
 
 import workbench as wb
 from workbench.config import AttackConfig
+from workbench.settings import settings_of
 from workbench.training import native
-from workbench.views.panel.controls import STEERED, Controls
+from workbench.views.panel.controls import CLIENT, STEERED, Controls
 
 
 @pytest.fixture
@@ -22,60 +23,46 @@ def test_without_changes_the_controls_say_the_demo(controls):
     assert settings.label_source == "bias"
 
 
-CLIENT_CHANGES = {
-    "dataset": ("photos", lambda t: t.dataset),
-    "client": (3, lambda t: t.index),
-    "num_clients": (2, lambda t: t.num_clients),
-    "num_images": (8, lambda t: t.num_images),
-    "epochs": (7, lambda t: t.client.epochs),
-    "batch_size": (5, lambda t: t.client.batch_size),
-    "learning_rate": (0.01, lambda t: t.client.learning_rate),
-    "network": ("mlp", lambda t: t.network),
-    "defence": ("gaussian", lambda t: t.client.defence.name),
-    "seed": (9, lambda t: t.seed),
-}
+def another_value(known, value):
+    """A value that a setting may have and does not have now."""
+    if known.choices:
+        return next(choice for choice in known.choices if choice != value)
+    if known.kind is bool:
+        return not value
+    return 2 * (value or 1) if known.kind is float else (value or 0) + 3
 
 
-@pytest.mark.parametrize("name", CLIENT_CHANGES)
+CLIENT_SETTINGS = [known.key for known in CLIENT.values() if known.key not in ("data", "strength", "clip_norm")]
+ATTACK_SETTINGS = [name for name in settings_of(AttackConfig) if name not in ("update_weight", "label_method")]
+
+
+def client_values(target):
+    records = (target, target.client, target.client.defence)
+    return {known.key: getattr(record, name) for record in records for name, known in settings_of(type(record)).items()}
+
+
+@pytest.mark.parametrize("name", CLIENT_SETTINGS)
 def test_every_control_of_the_client_reaches_the_target(controls, name):
-    value, read = CLIENT_CHANGES[name]
+    value = another_value(CLIENT[name], client_values(controls.settings().target)[name])
     controls.fields[name].value = value
-    assert read(controls.settings().target) == value
+    assert client_values(controls.settings().target)[name] == value
 
 
-ATTACK_CHANGES = {
-    "method": ("shared", lambda c: c.method),
-    "steps": (7, lambda c: c.steps),
-    "warm_start_steps": (11, lambda c: c.warm_start_steps),
-    "prior": ("conv+max", lambda c: c.prior),
-    "prior_distance": ("l1", lambda c: c.prior_distance),
-    "distance": ("cosine", lambda c: c.distance),
-    "label_source": ("geng_server", lambda c: c.label_method),
-    "label_order": ("random", lambda c: c.label_order),
-    "match": ("labels", lambda c: c.match),
-    "combine": ("mean", lambda c: c.combine),
-    "believed_epochs": (3, lambda c: c.epochs),
-    "believed_batch_size": (2, lambda c: c.batch_size),
-    "prior_weight": (50.0, lambda c: c.prior_weight),
-    "tv_weight": (0.01, lambda c: c.tv_weight),
-    "clip_weight": (5.0, lambda c: c.clip_weight),
-    "consensus_weight": (0.0, lambda c: c.consensus_weight),
-    "step_size": (0.1, lambda c: c.step_size),
-}
-
-
-@pytest.mark.parametrize("name", ATTACK_CHANGES)
+@pytest.mark.parametrize("name", ATTACK_SETTINGS)
 def test_every_control_of_the_attack_reaches_the_config(controls, name):
-    value, read = ATTACK_CHANGES[name]
-    assert read(controls.settings().config) != value, "the test changes nothing"
-    controls.fields[name].value = value
-    assert read(controls.settings().config) == value
+    known = settings_of(AttackConfig)[name]
+    value = another_value(known, getattr(controls.settings().config, name))
+    if known.slider:
+        value = next(stop for _, stop in reversed(controls.fields[name].options) if stop != controls[name])
+    controls.fields[known.key].value = value
+    assert getattr(controls.settings().config, name) == value
 
 
-def test_every_control_is_tested():
-    fields = Controls(lambda name: None, lambda name, value: None).fields
-    elsewhere = {"preset", "data", "strength", "clip_norm", "update_weight"}
-    assert set(fields) == {*CLIENT_CHANGES, *ATTACK_CHANGES, *elsewhere}
+def test_the_source_of_labels_is_an_estimator_or_the_truth(controls):
+    controls.fields["label_source"].value = "geng_server"
+    assert controls.settings().config.label_method == "geng_server"
+    controls.fields["label_source"].value = "known"
+    assert controls.settings().label_source == "known"
 
 
 def test_the_strength_and_the_clip_norm_belong_to_a_defence(controls):
@@ -100,11 +87,11 @@ def test_another_prior_gets_the_weight_that_belongs_to_it(controls):
 
 
 REASONS = [
-    ({"method": "fedsgd"}, "prior_weight", "fedsgd has no prior on the epochs."),
-    ({"method": "shared"}, "consensus_weight", "shared has one set of images: nothing to combine."),
+    ({"method": "fedsgd"}, "prior_weight", "fedsgd has no epoch prior."),
+    ({"method": "shared"}, "consensus_weight", "shared has one set of images for all epochs."),
     ({"method": "fedsgd_epoch"}, "warm_start_steps", "fedsgd_epoch is a baseline"),
-    ({"epochs": 1}, "prior", "One epoch has nothing to agree with."),
-    ({"believed_epochs": 1}, "combine", "There is one epoch only."),
+    ({"epochs": 1}, "prior", "The prior compares epochs, and there is one."),
+    ({"believed_epochs": 1}, "combine", "There is only one epoch."),
     ({}, "strength", "There is no defence."),
     ({"defence": "gaussian"}, "clip_norm", "Only dp_sgd clips."),
     ({}, "data", "glyphs is bundled: it needs no files."),

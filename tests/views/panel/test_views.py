@@ -387,7 +387,7 @@ def test_comparing_an_own_client_shares_it():
     compare = ComparePanel()
     try:
         left, right = compare.panels
-        for name, value in {"num_images": 4, "epochs": 2, "batch_size": 2, "network": "mlp"}.items():
+        for name, value in {"num_images": 4, "epochs": 2, "batch_size": 2, "model": "mlp"}.items():
             left.controls.fields[name].value = value
         assert right.controls["num_images"] == 4
         assert right.controls.fields["num_images"].disabled

@@ -10,14 +10,10 @@ import traitlets
 
 from workbench.data.dataset import ClientData
 from workbench.session.session import AttackSession
+from workbench.views.panel.controls import CLIENT
 from workbench.views.panel.panel import AttackPanel
 
 __all__ = ["ComparePanel"]
-
-_CLIENT = (
-    *("dataset", "data", "client", "num_clients", "num_images", "epochs", "batch_size", "learning_rate", "network"),
-    *("defence", "strength", "clip_norm", "seed"),
-)
 
 
 class ComparePanel(widgets.VBox):  # type: ignore[misc]
@@ -82,7 +78,7 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
     @staticmethod
     def _share_client(left: AttackPanel, right: AttackPanel) -> None:
         """The left panel's client is the right one's too."""
-        for name in _CLIENT:
+        for name in CLIENT:
             traitlets.dlink((left.controls.fields[name], "value"), (right.controls.fields[name], "value"))
         right.controls.locked_client = "The left panel chooses the client for both."
         right.controls.update_abilities()

@@ -1,0 +1,249 @@
+"""The commands ``workbench demo`` and ``workbench attack``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from workbench.attack.methods import METHODS
+from workbench.cli.common import advise, check_outputs, keep_compilations, parse_settings
+from workbench.cli.options import given_settings, one_of, option, setting_options, with_options
+from workbench.config import LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.data import ClientData, Truth
+from workbench.errors import ConfigError, check_choice, check_count
+from workbench.metrics import label_errors, score
+from workbench.session import AttackSession, Outcome
+from workbench.target import Target, is_same_update
+
+__all__ = ["attack", "demo"]
+
+AUTOSAVE_SECONDS = 60.0
+LABEL_SOURCES = ("known", *LABEL_METHODS)
+
+# Small enough for a first look; the paper's clients have 50 images, 10 epochs and batches of 5.
+_SMALL = {"epochs": 4, "batch_size": 4}
+_CLIENT, _ATTACK, _RUN = "The client", "The attack", "The run"
+_DEVICE = option("device", str, "auto", _RUN, "auto, or a JAX device such as cpu or gpu:1.")
+
+
+@with_options(
+    option(
+        "method",
+        list[str] | None,
+        None,
+        _ATTACK,
+        f"Method to attack with; repeat the option to compare several. {one_of(list(METHODS))}",
+    ),
+    option("known_labels", bool, False, _ATTACK, "Give the attack the label counts instead of recovering them."),
+    *setting_options(AttackConfig, _ATTACK, only=["steps"]),
+    *setting_options(Target, _CLIENT, only=["num_images"], defaults={}),
+    *setting_options(ClientConfig, _CLIENT, only=["epochs", "batch_size"], defaults=_SMALL),
+    *setting_options(Target, _RUN, only=["seed"], defaults={}),
+    _DEVICE,
+    option("report", Path, Path("report.html"), _RUN, "Where to write the HTML report."),
+)
+def demo(**values: Any) -> int:
+    """Attack a bundled client: a minute at most, no browser and no download."""
+    target = Target(**given_settings(Target, values), client=ClientConfig(**given_settings(ClientConfig, values)))
+    typer.echo(f"This rebuilds a client's {target.num_images} pictures from nothing but the weights it sends back.")
+    configs = [_demo_config(target, name, values["steps"]) for name in values["method"] or ["ours_prior"]]
+    return _attack_all(
+        target, configs, is_known=values["known_labels"], device=values["device"], report=values["report"]
+    )
+
+
+def _demo_config(target: Target, method: str, steps: int | None) -> AttackConfig:
+    config = target.config("demo", {"method": method} if steps is None else {"method": method, "steps": steps})
+    if METHODS[config.method].can_warm_start:
+        return config
+    # A baseline gets as many steps instead of the warm start.
+    return replace(config, warm_start_steps=0, steps=config.warm_start_steps + config.steps)
+
+
+@with_options(
+    *setting_options(Target, _CLIENT, defaults={}),
+    *setting_options(ClientConfig, _CLIENT, defaults=_SMALL),
+    *setting_options(DefenceConfig, _CLIENT, defaults={}),
+    option("preset", str | None, None, _ATTACK, f"Settings to start from, if not demo. {one_of(PRESETS)}"),
+    *setting_options(AttackConfig, _ATTACK),
+    option(
+        "set_", list[str] | None, None, _ATTACK, "NAME=VALUE, a field of AttackConfig by its name; repeatable.", "--set"
+    ),
+    _DEVICE,
+    option("save", Path | None, None, _RUN, "Write a checkpoint, every minute and at the end."),
+    option(
+        "resume", Path | None, None, _RUN, "Continue from a checkpoint, with the client's options it was saved with."
+    ),
+    option("report", Path | None, None, _RUN, "Write an HTML report."),
+)
+def attack(**values: Any) -> int:
+    """Attack one update with the settings of your choice; without options, those of the demo."""
+    defence = DefenceConfig(**given_settings(DefenceConfig, values))
+    client = ClientConfig(**given_settings(ClientConfig, values), defence=defence)
+    target = Target(**given_settings(Target, values), client=client)
+    changes = given_settings(AttackConfig, values)
+    is_known = check_choice("label_source", changes.get("label_method", "known"), LABEL_SOURCES) == "known"
+    is_known = is_known and "label_method" in changes
+    if is_known:
+        del changes["label_method"]
+    for name, value in parse_settings(values["set_"] or []).items():
+        if name in changes:
+            raise ConfigError(f"--set {name}: there is an option for it too; give only one of them.")
+        changes[name] = value
+    run = {"is_known": is_known, "device": values["device"], "report": values["report"], "save": values["save"]}
+    if values["resume"] is None:
+        return _attack_all(target, [target.config(values["preset"] or "demo", changes)], **run)
+    if values["preset"] is not None:
+        raise ConfigError(f"--preset {values['preset']}: {values['resume']} has its own settings; leave it out.")
+    return _resume(target, values["resume"], changes, **run)
+
+
+def _attack_all(
+    target: Target,
+    configs: Sequence[AttackConfig],
+    *,
+    is_known: bool,
+    device: str,
+    report: Path | None = None,
+    save: Path | None = None,
+) -> int:
+    """Attack the target's update with every config in turn."""
+    check_outputs(report, save)
+    keep_compilations()
+    advise()
+    model, clients = target.load()
+    typer.echo(f"Attacking {target.description}, {model.name}.")
+    observation = target.observe(model, clients)
+    counts = Truth.of(clients).label_counts if is_known else None
+    source = "given" if is_known else f"recovered from the weights ({configs[0].label_method})"
+    typer.echo(f"Label counts: {source}.")
+    sessions: list[AttackSession] = []
+    for config in configs:
+        session = AttackSession(model, observation, config, label_counts=counts, seed=target.seed, device=device)
+        # All methods get the same labels, and these are recovered once.
+        counts = session.label_counts
+        sessions.append(session)
+    return _run_all(target, sessions, clients, source, report, save)
+
+
+def _resume(
+    target: Target,
+    path: Path,
+    changes: dict[str, Any],
+    *,
+    is_known: bool,
+    device: str,
+    report: Path | None,
+    save: Path | None,
+) -> int:
+    """Continue a saved session; the client's options serve to find the truth, and must be those of the session."""
+    check_outputs(report, save)
+    keep_compilations()
+    advise()
+    session = AttackSession.load(path, device=device)
+    steps = changes.pop("steps", session.config.steps)
+    _check_same_settings(path, session.config, changes)
+    model, clients = target.load()
+    typer.echo(f"Attacking {target.description}, {model.name}.")
+    if not is_same_update(target.observe(model, clients), session.observation):
+        raise ConfigError(
+            f"{path} holds an attack on another update than that of {target.description}, {model.name}, seed "
+            f"{target.seed}: give the options of the client that it was saved with."
+        )
+    if is_known and (session.label_counts != [client.label_counts for client in clients]).any():
+        raise ConfigError(f"label_source = 'known', but {path} has other counts; leave it out to go on from there.")
+    typer.echo(f"Going on from {path}, step {session.num_steps}.")
+    goal = session.config.warm_start_steps + check_count("steps", steps)
+    return _run_all(target, [session], clients, f"those of {path}", report, save, goal)
+
+
+def _check_same_settings(path: Path, saved: AttackConfig, changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        there = asdict(saved)[check_choice("setting", name, asdict(saved))]
+        if asdict(replace(saved, **{name: value}))[name] != there:
+            raise ConfigError(f"{name} = {value!r} is {there!r} in {path}; leave it out to go on from there.")
+
+
+def _run_all(
+    target: Target,
+    sessions: Sequence[AttackSession],
+    clients: Sequence[ClientData],
+    label_source: str,
+    report: Path | None,
+    save: Path | None,
+    goal: int | None = None,
+) -> int:
+    """Run the sessions one after the other, then print, save and report what there is; return the exit code."""
+    typer.echo("The first step compiles, which takes some seconds; the compilation is cached for the next start.")
+    begun, seconds, is_stopped = [], [], False
+    for session in sessions:
+        if len(sessions) > 1:
+            typer.echo(f"Method: {session.config.method}.")
+        if save is not None:
+            session.autosave(save, every_seconds=AUTOSAVE_SECONDS)
+        started = time.monotonic()
+        last = session.total_steps if goal is None else goal
+        if last > session.num_steps:
+            session.run(last - session.num_steps)
+        begun.append(session)
+        seconds.append(time.monotonic() - started)
+        is_stopped = session.outcome is not Outcome.DIVERGED and session.num_steps < last
+        if is_stopped:
+            break
+    typer.echo()
+    typer.echo(_table(begun, clients, seconds))
+    if is_stopped:
+        typer.echo(f"Stopped by Ctrl-C after {begun[-1].num_steps} steps; this is the result so far.")
+    for session in begun:
+        if session.outcome is Outcome.DIVERGED:
+            typer.echo(f"{session.config.method} {Outcome.DIVERGED.value} (step {session.num_steps}).")
+    if save is not None:
+        begun[-1].save(save)
+        typer.echo(f"Checkpoint: {save}")
+    if report is not None:
+        _report(report, begun, clients, target, label_source)
+    if is_stopped:
+        return 130
+    return 1 if any(session.outcome is Outcome.DIVERGED for session in begun) else 0
+
+
+def _report(
+    path: Path, sessions: Sequence[AttackSession], clients: Sequence[ClientData], target: Target, label_source: str
+) -> None:
+    # matplotlib takes a while to import, and nothing before needs it.
+    from workbench.views.report import write_report
+
+    settings = {"defence": target.client.defence, "label counts": label_source}
+    command = shlex.join(["workbench", *sys.argv[1:]])
+    write_report(path, sessions, clients, settings=settings, command=command)
+    typer.echo(f"Report: {path}")
+
+
+def _table(sessions: Sequence[AttackSession], clients: Sequence[ClientData], seconds: Sequence[float]) -> str:
+    """The scores of every session as aligned text."""
+    true_counts = sum(client.label_counts for client in clients)
+    rows = [("method", "recovered", "PSNR", "SSIM", "label errors", "steps", "time")]
+    for session, took in zip(sessions, seconds, strict=True):
+        quality = score(session.reconstruction(), clients)
+        wrong = label_errors(true_counts, session.label_counts.sum(0))
+        rows.append(
+            (
+                session.config.method,
+                f"{quality.recovered_percent:.1f} %",
+                f"{quality.psnr.mean():.2f} dB",
+                f"{quality.ssim.mean():.3f}",
+                f"{wrong:g} of {session.label_counts.sum()}",
+                str(session.num_steps),
+                f"{took:.1f} s",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
