@@ -424,7 +424,7 @@ def test_labels_outside_the_classes():
 
 
 def test_images_of_the_wrong_shape():
-    with pytest.raises(wb.DataError, match=r"images have shape \(4, 6\); right is \[N, H, W, C\]"):
+    with pytest.raises(wb.DataError, match=r"images have shape \(4, 6\); expected \[N, H, W, C\]"):
         replace(CLIENT, images=CLIENT.images.reshape(4, 6))
     with pytest.raises(wb.DataError, match=r"client has images of \(3, 2, 3\); mlp takes \(3, 2, 1\)"):
         wb.client_update(MODEL, WEIGHTS, RGB_CLIENT, CONFIG)

@@ -119,7 +119,7 @@ def bars(
     for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
         values = np.asarray(heights, np.float64)
         if values.shape != (len(names),):
-            raise DataError(f"series {name!r} has shape {values.shape}; right is ({len(names)},), one for each group.")
+            raise DataError(f"series {name!r} has shape {values.shape}; expected ({len(names)},), one for each group.")
         drawn = axes.bar(places + (index - (len(series) - 1) / 2) * width, values, 0.92 * width, color=colour)
         drawn.set_label(name)
         axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=2)
@@ -147,5 +147,5 @@ def _axes(title: str, x: str, y: str, size: tuple[float, float]) -> tuple[Figure
 def _points(name: str, values: Any) -> tuple[Any, Any]:
     at, heights = values if isinstance(values, tuple) else (np.arange(len(values)), values)
     if np.ndim(heights) != 1 or np.shape(at) != np.shape(heights):
-        raise DataError(f"curve {name!r} has the shapes {np.shape(at)} and {np.shape(heights)}; right is [n] and [n].")
+        raise DataError(f"curve {name!r} has the shapes {np.shape(at)} and {np.shape(heights)}; expected [n] and [n].")
     return np.asarray(at), np.asarray(heights)

@@ -240,7 +240,7 @@ def _check_images(images: ArrayLike) -> NDArray[np.float32]:
     if pixels.ndim == 4:
         pixels = pixels[None]
     if pixels.ndim != 5 or 0 in pixels.shape or pixels.shape[-1] not in (1, 3):
-        raise DataError(f"images have shape {np.shape(images)}; right is [n, H, W, C] with 1 or 3 channels.")
+        raise DataError(f"images have shape {np.shape(images)}; expected [n, H, W, C] with 1 or 3 channels.")
     if not np.isfinite(pixels).all():
         raise DataError("images contain NaN or infinite pixels, which cannot be shown.")
     return pixels
@@ -248,13 +248,13 @@ def _check_images(images: ArrayLike) -> NDArray[np.float32]:
 
 def _check_texts(field: str, texts: Sequence[str], count: int) -> None:
     if texts and len(texts) != count:
-        raise ConfigError(f"{field} has {len(texts)} texts; right is one for each of {count}.")
+        raise ConfigError(f"{field} has {len(texts)} texts; expected one for each of {count}.")
 
 
 def _check_flags(flags: ArrayLike, count: int) -> NDArray[np.bool_]:
     marked = np.asarray(flags, bool)
     if marked.shape != (count,):
-        raise DataError(f"framed has shape {marked.shape}; right is ({count},), one for each image.")
+        raise DataError(f"framed has shape {marked.shape}; expected ({count},), one for each image.")
     return marked
 
 
@@ -425,7 +425,7 @@ def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int 
     colours = _theme(theme)
     matrix, chosen = np.asarray(similarity), np.asarray(assignment)
     if matrix.ndim != 2 or chosen.shape != matrix.shape[:1]:
-        raise DataError(f"similarity has shape {matrix.shape} and assignment {chosen.shape}; right is [N, N] and [N].")
+        raise DataError(f"similarity has shape {matrix.shape} and assignment {chosen.shape}; expected [N, N] and [N].")
     figure, axes = _axes(colours, (5.2, 4.4))
     _titles(
         axes,
