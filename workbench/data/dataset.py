@@ -183,9 +183,7 @@ def check_images_and_labels(
     except ValueError:
         raise DataError("images and labels must be arrays, and all images must have the same shape.") from None
     if pixels.ndim != 4:
-        raise DataError(
-            f"images have shape {pixels.shape}; expected [N, H, W, C], with C = 1 for grey images."
-        )
+        raise DataError(f"images have shape {pixels.shape}; expected [N, H, W, C], with C = 1 for grey images.")
     if 0 in pixels.shape:
         raise DataError(f"images have shape {pixels.shape}; expected at least one image of at least one pixel.")
     if pixels.dtype == np.uint8:

@@ -138,7 +138,8 @@ def _load_from_hugging_face() -> Dataset:
     # Connection, cache, format and version errors of the library have no common type.
     except Exception as error:
         raise DataError(
-            f"{HUGGING_FACE_NAME} could not be downloaded ({type(error).__name__}); try again, or give path = {EXPECTED}."
+            f"{HUGGING_FACE_NAME} could not be downloaded ({type(error).__name__}); try again, "
+            f"or give path = {EXPECTED}."
         ) from None
     return femnist_from_rows(rows, writer_ids=rows["writer_id"])
 

@@ -1,4 +1,4 @@
-"""Weights on disk: written as safetensors, read from safetensors or ``.npz``, never unpickled."""
+"""Files of weights: written as safetensors, read from safetensors or ``.npz``, never unpickled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
 
     Args:
         path: a ``.safetensors`` or ``.npz`` file.
-        model: where given, the weights must be this network's.
+        model: if given, the weights must fit this network.
     """
     file = existing_path(path, EXPECTED)
     if not file.is_file():
@@ -52,6 +52,6 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
 
 
 def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    # Opened here: NumPy leaves a file open that it takes for a zip archive and cannot read.
+    # Opened here because NumPy does not close a file that looks like a zip archive but cannot be read.
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
