@@ -395,7 +395,7 @@ def test_a_training_that_never_ends():
 
 
 def test_an_empty_client():
-    with pytest.raises(wb.DataError, match="a client needs at least one image"):
+    with pytest.raises(wb.DataError, match="expected at least one image of at least one pixel"):
         replace(CLIENT, images=CLIENT.images[:0], labels=CLIENT.labels[:0])
     with pytest.raises(wb.ConfigError, match=r"clients = \[\] must be a non-empty list"):
         wb.server_rounds(MODEL, WEIGHTS, [])
