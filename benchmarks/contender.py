@@ -1,4 +1,4 @@
-"""One contender measured in a process of its own: prints one JSON line.
+"""Measure one contender in this process and print the result as one JSON line.
 
 python -m benchmarks.contender ours femnist 10 5 --repeats 5
 """
@@ -38,11 +38,12 @@ def ours(work: Work) -> Callable[[], float]:
 
 
 def products(work: Work) -> Callable[[], float]:
-    """Only the matrix products that a step cannot do without, one after another as the local steps force them to be.
+    """Only the matrix products that a step needs, in sequence because each local step depends on the previous one.
 
-    A local step needs three products for every layer (forward, kernel gradient, input gradient) and twice as many on
-    the way back; the first layer's input has no tangent, and no gradient on the way there. A convolution counts as one
-    product of its patches. Every product takes the last one's result, bounded: XLA leaves out what nobody needs.
+    A local step needs three products per layer in the forward pass (output, kernel gradient, input gradient) and twice
+    as many in the backward pass; the first layer's input has no tangent, and no gradient in the forward pass. A
+    convolution counts as one product of its patches. Every product uses the clipped result of the previous one,
+    because XLA removes unused results.
     """
     size = work.batch_size
     height = work.image_shape[0]
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("epochs", type=int)
     parser.add_argument("batch_size", type=int)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="compile once more, and tell how long and what for")
+    parser.add_argument("--compile", action="store_true", help="compile once more, and report the time and the memory")
     options = parser.parse_args()
     if options.name == "ours_xla":
         os.environ["WORKBENCH_NATIVE"] = "0"
@@ -120,7 +121,7 @@ def main() -> None:
 
 
 def compiled_anew(work: Work) -> dict[str, float]:
-    """How long compiling one step of ours takes, and what that step allocates beside its input."""
+    """The time to compile one step of ours, and the memory that the step allocates in addition to its input."""
     attack = work.attack
     phase = attack.phases[-1]
     steering = jax.tree.map(np.float32, attack.steering)

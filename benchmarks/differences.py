@@ -1,10 +1,10 @@
-"""What measured rows of FEMNIST depend on: the writers' images and labels, and the network.
+"""What the measured rows of FEMNIST depend on: the writers' images and labels, and the network.
 
     python -m benchmarks.differences --data "$FEMNIST" assets/results/table1_femnist.jsonl
     python -m benchmarks.differences --data "$FEMNIST" --weights "$WEIGHTS" assets/results/table7_femnist.jsonl
 
-For everything that was measured on at least five writers, or with at least five networks: its rank correlation with
-what tells these apart, and what a straight line through the measured writers says of all writers of the file.
+For every quantity that was measured on at least five writers or with at least five networks: its rank correlation with
+features of the writers or networks, and the value that a linear fit to the measured writers predicts for all writers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
 
     @cache
     def features_of_noise(seed: int) -> float:
-        """How large the network's features are on the inputs of the label formulas, as a part of those on images."""
+        """The size of the network's features on the label formulas' inputs, relative to their size on images."""
         weights = model.init(seed)
         images = np.concatenate([writer.inputs for writer in writers])
         of_noise, of_images = (network_statistics(model, weights, x) for x in (dummy_inputs(model, seed), images))
@@ -88,7 +88,7 @@ def main() -> None:
                 print(
                     f"    {feature}: {numbers[chosen].mean():.3g} (all writers {numbers.mean():.3g}), rank correlation "
                     f"{spearmanr(numbers[chosen], values).statistic:+.2f}, "
-                    f"all writers by a straight line {line.intercept + line.slope * numbers.mean():.2f}"
+                    f"linear fit for all writers {line.intercept + line.slope * numbers.mean():.2f}"
                 )
             if 0 < only_digits[chosen].sum() < len(chosen):
                 split = (values[only_digits[chosen]], values[~only_digits[chosen]])
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def outcomes(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """What was measured, by name."""
+    """The name and value of each measured quantity."""
     settings = row["settings"]
     attack, client = settings["attack"], settings["client"]
     place = f"{client['epochs']}x{client['batch_size']}x{settings['num_images']}"

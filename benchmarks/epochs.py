@@ -1,8 +1,8 @@
-"""How often the search for unknown epochs is right, on clients that trained in every way that gives the same steps.
+"""How often the search for unknown epochs is right, for all combinations of epochs and batch size with U local steps.
 
     python -m benchmarks.epochs --data "$FEMNIST" --clients 20-24 --out epochs.jsonl
 
-Every search is one JSON line; started again, only what is missing is done.
+Every search is one JSON line; a restart runs only the missing searches.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="the files of FEMNIST; without them, glyphs")
     parser.add_argument("--clients", default="5", help="how many, or which, such as 20-24")
-    parser.add_argument("--images", type=int, default=50, help="of every client")
-    parser.add_argument("--local-steps", type=int, default=10, help="U, what the server knows")
-    parser.add_argument("--steps", type=int, default=60, help="of each attack")
+    parser.add_argument("--images", type=int, default=50, help="images per client")
+    parser.add_argument("--local-steps", type=int, default=10, help="U, which the server knows")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each attack")
     parser.add_argument("--out", type=Path, default=Path("epochs.jsonl"))
     options = parser.parse_args()
 

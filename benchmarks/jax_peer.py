@@ -1,4 +1,4 @@
-"""What one would write first in JAX: unrolled steps, per-example gradients, the library's convolutions."""
+"""A straightforward JAX implementation: unrolled steps, per-example gradients, the library's convolutions."""
 
 from __future__ import annotations
 

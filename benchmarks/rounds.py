@@ -1,9 +1,9 @@
-"""A network after some rounds of honest training by clients of one's choice, for Table 7.
+"""Train a network for some rounds of federated averaging with chosen clients, for Table 7.
 
     python -m benchmarks.rounds --data "$FEMNIST" --clients 0-9 --out seen
     workbench table 7 --data "$FEMNIST" --weights seen
 
-The folder gets the weights after every fifth round.
+The weights after every fifth round are saved in the folder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the session costs over the bare jitted step, and how soon a pause takes effect.
+"""The overhead of the session over the bare jitted step, and the latency of a pause.
 
     python -m benchmarks.session
 
-Bare steps and session steps are made in turn, so that a slow minute hits both alike; of each the best time counts,
-because noise only ever adds. The processor time beside it tells the same where others keep the machine busy.
+Bare steps and session steps alternate, so that a slow minute affects both. The best time of each counts, because noise
+only adds time. Processor time is measured too, for busy machines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAUSE_LIMIT_MS = 50
 
 
 def make_session(num_images: int, epochs: int, batch_size: int) -> wb.AttackSession:
-    """The paper's attack: every step is the same work, with no matching in between."""
+    """The paper's attack, in which every step is the same work, without matching in between."""
     client, model = wb.load_dataset("glyphs").client(0, num_images), wb.models.femnist_cnn()
     observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs, batch_size))
     config = wb.AttackConfig.preset("paper", "glyphs", steps=100_000)
@@ -32,7 +32,7 @@ def make_session(num_images: int, epochs: int, batch_size: int) -> wb.AttackSess
 
 
 def overhead(session: wb.AttackSession, repeats: int) -> dict[str, dict[str, float]]:
-    """Seconds, by the clock and of the processor, of a bare step and of a session's with its history and snapshots."""
+    """Wall-clock and processor seconds of a bare step, and of a session's step with history and snapshots."""
     phase, optimizer = session._attack.phases[-1], session._attack.optimizer
     steering = jax.tree.map(np.float32, session._attack.steering)
     state = session.snapshot().state
@@ -55,7 +55,7 @@ def overhead(session: wb.AttackSession, repeats: int) -> dict[str, dict[str, flo
 
 
 def pause_latency(session: wb.AttackSession, repeats: int) -> dict[str, float]:
-    """Seconds from asking for a pause until it holds, and by how much that exceeds the step that was being made."""
+    """Seconds from the request of a pause until it takes effect, and how far that exceeds the running step."""
     ends: list[float] = []
     runner = wb.SessionRunner(session)
     runner.add_listener(lambda _: ends.append(time.perf_counter()))
@@ -65,7 +65,7 @@ def pause_latency(session: wb.AttackSession, repeats: int) -> dict[str, float]:
         at = len(ends)
         while len(ends) < at + 2:
             time.sleep(1e-3)
-        time.sleep((ends[-1] - ends[-2]) * number / repeats)  # at another point of a step every time
+        time.sleep((ends[-1] - ends[-2]) * number / repeats)  # at a different point of the step each time
         asked = time.perf_counter()
         runner.pause()
         runner.wait_until_paused()
@@ -78,7 +78,7 @@ def pause_latency(session: wb.AttackSession, repeats: int) -> dict[str, float]:
 
 
 def measure() -> dict[str, dict[str, Any]]:
-    """For every size: seconds of a bare and of a session's step, and of a pause."""
+    """For each size: seconds of a bare step, of a session's step, and of a pause."""
     found = {}
     for name, size in SIZES.items():
         session = make_session(*size)
@@ -98,8 +98,8 @@ def main() -> None:
             )
         pause = {kind: f"{1e3 * seconds:.0f} ms" for kind, seconds in found["pause"].items()}
         print(
-            f"  a pause holds after    {pause['median']} (longest {pause['longest']}), "
-            f"{pause['beyond_a_step']} beyond the step that was being made (at most {PAUSE_LIMIT_MS} ms)"
+            f"  a pause takes effect after {pause['median']} (longest {pause['longest']}), "
+            f"at most {pause['beyond_a_step']} longer than the running step (limit {PAUSE_LIMIT_MS} ms)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The peer to beat: the same step in PyTorch, eager, autograd with create_graph through all local steps."""
+"""The same step in PyTorch: eager mode, autograd with create_graph through all local steps."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def make_step(work: Work) -> Callable[[], float]:
         [torch.tensor(_to_torch(work.gradient_sum[name]["kernel"])), torch.tensor(work.gradient_sum[name]["bias"])]
         for name in work.layer_names
     ]
-    # The dense layer after the flattening takes its inputs channel first here, height first there: the same amount of
-    # work, and a permutation of its rows makes the numbers the same too.
+    # PyTorch flattens images channel first, JAX height first. Permuting the rows of the dense layer makes the results
+    # equal; the amount of work is the same.
     side = work.image_shape[0] // 4
     channels = weights[1][1].numel()
     order = torch.arange(side * side * channels).reshape(side, side, channels).permute(2, 0, 1).reshape(-1)

@@ -1,4 +1,4 @@
-"""The same work for every contender: one client's update, the images to start from and their labels."""
+"""The common input of all contenders: one client's update, the initial images and their labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Work:
 
 
 def make_work(network: str, epochs: int, batch_size: int, num_images: int = 50, **settings: Any) -> Work:
-    """A client of the embedded data that the network takes, and the paper's attack on it, with the mean / l2 prior."""
+    """A client of the bundled data that fits the network, and the paper's attack on it, with the mean / l2 prior."""
     dataset = wb.load_dataset({"femnist": "glyphs", "cifar100": "photos"}[network])
     client = dataset.client(0, num_images)
     model = wb.models.build(f"{network}_cnn")
@@ -39,7 +39,7 @@ def make_work(network: str, epochs: int, batch_size: int, num_images: int = 50, 
     config = wb.AttackConfig(**settings)
     attack = prepare(model, observation, config, label_counts=client.label_counts)
     state = attack.start()
-    numpy = lambda tree: jax.tree.map(np.asarray, tree)  # noqa: E731 - a name for what follows twice
+    numpy = lambda tree: jax.tree.map(np.asarray, tree)  # noqa: E731 - used twice below
     return Work(
         weights=numpy(observation.server_weights),
         gradient_sum=numpy(observation.gradient_sum),

@@ -153,14 +153,17 @@ def test_own_functions_are_measured_like_the_built_in_ones():
         ({"num_classes": 6}, r"init\(0\)\['last_layer'\] must have a kernel \[i, 6\]"),
         ({"layer_names": ()}, r"layer_names = \(\) must be the layers of init\(0\)"),
         ({"layer_names": ("Dense_0", "Dense_1")}, r"must be the layers of init\(0\), \('Dense_0', 'last_layer'\)"),
-        ({"layer_names": "last_layer"}, "layer_names = 'last_layer' must be the names of the layers"),
-        ({"layer_names": 5}, "layer_names = 5 must be the names of the layers"),
+        ({"layer_names": "last_layer"}, "layer_names = 'last_layer' must be a sequence of layer names"),
+        ({"layer_names": 5}, "layer_names = 5 must be a sequence of layer names"),
         ({"init": dict}, "init fails with TypeError"),
         ({"init": lambda seed: [1.0]}, r"init\(0\) = .* must be \{layer: \{name: array\}\}"),
-        ({"apply": lambda weights, images: images}, r"apply makes \(2, 4, 3, 2\) of 2 images; it must make \(2, 5\)"),
+        (
+            {"apply": lambda weights, images: images},
+            r"apply returns shape \(2, 4, 3, 2\) for 2 images; it must return \(2, 5\)",
+        ),
         ({"apply": lambda weights, images: images @ images}, "apply fails with TypeError"),
-        ({"apply": lambda weights, images: None}, "apply makes None of 2 images"),
-        ({"features": SMALL.apply}, r"features makes \(2, 5\) of 2 images; it must make \(2, 9\)"),
+        ({"apply": lambda weights, images: None}, "apply returns shape None for 2 images"),
+        ({"features": SMALL.apply}, r"features returns shape \(2, 5\) for 2 images; it must return \(2, 9\)"),
     ],
 )
 def test_own_functions_that_do_not_fit_get_one_clear_sentence(changes, says):

@@ -1,4 +1,4 @@
-"""Print the path of a Chromium or Chrome for the browser tests; with --install, get one where there is none."""
+"""Print the path of a Chromium or Chrome for the browser tests; with --install, install one if there is none."""
 
 import os
 import shutil
@@ -17,27 +17,27 @@ HOW_TO = "There is no browser for the browser tests: install chromium, or run `.
 
 
 def find() -> Path | None:
-    """A browser of the system, else the one that Playwright has downloaded, else None."""
+    """The system's browser, else the one that Playwright has downloaded, else None."""
     on_path = (shutil.which(command) for command in COMMANDS)
     candidates = [Path(command) for command in on_path if command] + MAC_APPLICATIONS
     installed = next((path for path in candidates if path.exists()), None)
-    return installed or find_playwrights_own()
+    return installed or find_downloaded()
 
 
-def find_playwrights_own() -> Path | None:
+def find_downloaded() -> Path | None:
     with sync_playwright() as playwright:
         path = Path(playwright.chromium.executable_path)
     return path if path.exists() else None
 
 
 def install() -> None:
-    """Debian's package where we may install it, otherwise Playwright's own download; `find` tells whether it worked."""
+    """Install Debian's package if permitted, otherwise Playwright's download; `find` shows whether it worked."""
     if os.geteuid() == 0 and shutil.which("apt-get"):
         commands = [["apt-get", "update"], ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]]
     else:
         commands = [[sys.executable, "-m", "playwright", "install", "chromium"]]
     for command in commands:
-        print("No browser yet:", *command, file=sys.stderr)
+        print("Installing a browser:", *command, file=sys.stderr)
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
 

@@ -1,4 +1,4 @@
-"""Start JupyterLab on the first notebook; further arguments go to JupyterLab, and win over those given here."""
+"""Start JupyterLab with the first notebook; further arguments go to JupyterLab and override those given here."""
 
 import logging
 import os
@@ -10,28 +10,27 @@ FIRST_NOTEBOOK = Path("notebooks/00_start_here.ipynb")
 
 
 def arguments(given: list[str]) -> list[str]:
-    """All arguments: JupyterLab refuses one that is given twice."""
+    """The given arguments and the defaults that they do not override: JupyterLab rejects repeated arguments."""
     named = {argument.partition("=")[0] for argument in given}
-    return [*(own for own in own_arguments() if own.partition("=")[0] not in named), *given]
+    return [*(default for default in default_arguments() if default.partition("=")[0] not in named), *given]
 
 
-def own_arguments() -> list[str]:
+def default_arguments() -> list[str]:
     page = f"/lab/tree/{FIRST_NOTEBOOK}" if (ROOT / FIRST_NOTEBOOK).exists() else "/lab"
     return [
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.allow_root=True",
-        # As the start page rather than as a file to open: so the printed address leads to the notebook too.
+        # As the start page and not as a file to open, so that the printed address leads to the notebook too.
         f"--LabApp.default_url={page}",
-        # Nothing leaves this machine: no list of extensions from the package index, and by the settings no news and no
-        # update check.
+        # No network access: no list of extensions from the package index; the settings disable news and update checks.
         "--LabApp.extension_manager=readonly",
         f"--LabApp.app_settings_dir={ROOT / 'tools/lab_settings'}",
     ]
 
 
 def keep_compiled() -> None:
-    """Kernels keep what JAX compiles, where the command line keeps it; a cache of the user's own goes first."""
+    """Let kernels share the command line's cache of compiled code, unless the user has set another one."""
     from workbench.files.cache import cache_folder
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
@@ -42,8 +41,8 @@ def keep_compiled() -> None:
         }
 
 
-def is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Not where a page was left while a picture was on its way to it, which tornado reports with a traceback."""
+def should_log(record: logging.LogRecord) -> bool:
+    """False for the traceback that tornado logs when a page is closed while a message is being sent to it."""
     from tornado.websocket import WebSocketClosedError
 
     return not (record.exc_info and isinstance(record.exc_info[1], WebSocketClosedError))
@@ -53,7 +52,7 @@ def main() -> None:
     from jupyterlab.labapp import main as start_jupyterlab
 
     keep_compiled()
-    logging.getLogger("asyncio").addFilter(is_worth_a_line)
+    logging.getLogger("asyncio").addFilter(should_log)
     start_jupyterlab(arguments(sys.argv[1:]))
 
 

@@ -1,4 +1,4 @@
-"""A page of JupyterLab with a notebook on it, driven as a person would: for browser tests and for screenshots."""
+"""A JupyterLab page with a notebook, operated like a user does, for browser tests and screenshots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, expect
 
 KERNEL = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel"
-SECONDS = 1000  # Playwright counts in milliseconds
+SECONDS = 1000  # Playwright uses milliseconds
 
 
 class LabPage:
@@ -20,17 +20,17 @@ class LabPage:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Until the notebook is shown and its kernel has nothing to do."""
+        """Wait until the notebook is shown and its kernel is idle."""
         page = self.page
         expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=60 * SECONDS)
         page.wait_for_function("window.jupyterapp !== undefined")
-        # Not the promise itself, which a page that goes on working may resolve late.
+        # Do not await the promise itself, which a busy page may resolve late.
         page.evaluate("() => { window.jupyterapp.restored.then(() => { window.isRestored = true; }); }")
         page.wait_for_function("window.isRestored === true", timeout=60 * SECONDS)
         self.wait_idle()
 
     def wait_idle(self, timeout: float = 120) -> None:
-        """Until the kernel has nothing to do."""
+        """Wait until the kernel is idle."""
         self.page.wait_for_function(f"() => {KERNEL}?.status === 'idle'", timeout=timeout * SECONDS)
 
     @property
@@ -38,7 +38,7 @@ class LabPage:
         return str(self.page.evaluate(f"{KERNEL}.id"))
 
     def command(self, name: str, **arguments: Any) -> None:
-        """Execute a command of JupyterLab's, without waiting for its end."""
+        """Execute a JupyterLab command without waiting for it to finish."""
         self.page.evaluate("([name, args]) => { window.jupyterapp.commands.execute(name, args); }", [name, arguments])
 
     def run_all(self) -> None:
@@ -48,7 +48,7 @@ class LabPage:
         expect(self.panel).to_be_visible(timeout=280 * SECONDS)
 
     def run_cells(self, *texts: str) -> None:
-        """Run the cells that hold these texts, one after the other, and wait for the panel."""
+        """Run the cells that contain these texts, one after the other, and wait for the panel."""
         self.wait_idle()
         for text in texts:
             self._choose_cell(text)
@@ -67,10 +67,10 @@ class LabPage:
             text,
         )
         if not found:
-            raise LookupError(f"no cell holds {text!r}")
+            raise LookupError(f"no cell contains {text!r}")
 
     def restart_kernel(self) -> None:
-        """Restart the kernel, and say yes when asked."""
+        """Restart the kernel and confirm the dialog."""
         self.command("notebook:restart-kernel")
         self.page.get_by_role("button", name="Confirm Kernel Restart").or_(
             self.page.locator(".jp-Dialog .jp-mod-accept")
@@ -78,7 +78,7 @@ class LabPage:
         self.wait_idle()
 
     def set_theme(self, theme: str) -> None:
-        """``light`` or ``dark``."""
+        """Choose the theme ``light`` or ``dark``."""
         self.command("apputils:change-theme", theme=f"JupyterLab {theme.capitalize()}")
         is_light = "true" if theme == "light" else "false"
         expect(self.page.locator(f"body[data-jp-theme-light='{is_light}']")).to_have_count(1)
@@ -96,7 +96,7 @@ class LabPage:
         return self.panel.get_by_text(" steps").filter(has_text="of").first
 
     def button(self, name: str) -> Locator:
-        # By its text: its name for screen readers begins with the icon, which is a letter of an icon font.
+        # By its text: its accessible name begins with the icon, which is a letter of an icon font.
         return self.panel.locator("button").filter(has_text=re.compile(rf"^\s*{re.escape(name)}$"))
 
     def choose_tab(self, title: str) -> None:
@@ -104,21 +104,21 @@ class LabPage:
         self.panel.locator(".lm-TabBar-tab, .p-TabBar-tab").filter(has_text=title).first.click()
 
     def slider(self, label: str) -> Locator:
-        """The handle of a slider, which takes the keyboard."""
+        """The handle of a slider, which accepts keyboard input."""
         return self.panel.locator(".widget-hslider", has_text=label).first.locator(".noUi-handle").first
 
     @property
     def picture(self) -> Locator:
-        """The picture that is seen first in the chosen tab."""
+        """The first visible image in the selected tab."""
         return self.panel.locator("img:visible").first
 
     @property
     def caption(self) -> Locator:
-        """What is said under it."""
+        """The text below the image."""
         return self.panel.locator(".widget-tab .wb-note:visible").first
 
     def wait_picture(self, other_than: str | None = None, step_at_least: int = 0, timeout: float = 120) -> str:
-        """Until a picture is seen, another one than before, of this step or a later one; its address."""
+        """Wait for a visible image, different from the given one, of at least the given step; returns its address."""
         self.page.wait_for_function(
             """([before, least]) => {
                 const images = [...document.querySelectorAll(".wb-panel img")];
@@ -133,10 +133,10 @@ class LabPage:
         return self.picture.get_attribute("src") or ""
 
     def wait_status(self, text: str, timeout: float = 60) -> None:
-        """Until the status line holds the text."""
+        """Wait until the status line contains the text."""
         expect(self.status).to_contain_text(text, timeout=timeout * SECONDS)
 
     def shut_down(self) -> None:
-        """End the kernel, with all that it computes."""
+        """Shut down the kernel and everything that it computes."""
         self.page.evaluate("() => { window.jupyterapp.shell.currentWidget.sessionContext.shutdown(); }")
         self.page.wait_for_function(f"() => !({KERNEL})", timeout=60 * SECONDS)

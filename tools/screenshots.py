@@ -1,8 +1,9 @@
-"""Take pictures of the panel from a real run, every tab in both themes, and an animation of a reconstruction emerging.
+"""Take screenshots of the panel in a real run, every tab in both themes, and export an animation of the attack.
 
     .venv/bin/python tools/screenshots.py [FOLDER]
 
-Into FOLDER, else ``screenshots``. Those that the README shows are in ``assets``, made smaller with ``--assets``.
+The files go to FOLDER, by default ``screenshots``. With ``--assets``, those that the README shows are also compressed
+into ``assets``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home:
         shutil.copytree(ROOT / "notebooks", Path(home, "notebooks"), ignore=shutil.ignore_patterns(".*"))
         log = Path(home, "log")
-        of_its_own = {
+        jupyter_folders = {
             name: str(Path(home, name)) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
         }
         with log.open("wb") as output:
@@ -43,7 +44,7 @@ def main() -> int:
                     *(sys.executable, str(ROOT / "tools/lab.py"), "--no-browser", "--expose-app-in-browser"),
                     f"--ServerApp.root_dir={home}",
                 ],
-                env=os.environ | of_its_own,
+                env=os.environ | jupyter_folders,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -97,7 +98,7 @@ def take(url: str, folder: Path, notebooks: Path) -> None:
 
 
 def shrink(source: Path, destination: Path) -> None:
-    """With a palette, which is enough for a page with grey pictures, and a fraction of the size."""
+    """Save with a palette, which is enough for a page with grey images and much smaller."""
     buffer = io.BytesIO()
     with Image.open(source) as picture:
         picture.convert("RGB").quantize(128).save(buffer, "PNG", optimize=True)

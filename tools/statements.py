@@ -1,4 +1,4 @@
-"""Count the Python statements of a folder, docstrings not counted: python tools/statements.py [FOLDER]"""
+"""Count the Python statements of a folder, without docstrings: python tools/statements.py [FOLDER]"""
 
 import ast
 import sys

@@ -1,4 +1,4 @@
-"""The project's own errors: each message names the field, the value and what would be right."""
+"""The workbench's errors: each message names the field, the value and what is expected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 Kind = TypeVar("Kind")
 
-# Everything is computed in single precision: beyond these a number would silently become 0 or infinite.
+# Everything is computed in single precision: outside this range a number would silently become 0 or infinite.
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
@@ -35,19 +35,19 @@ class WorkbenchError(Exception):
 
 
 class ConfigError(WorkbenchError, ValueError):
-    """A setting that cannot work; the message says which, and what would."""
+    """An invalid setting; the message says which, and what is valid."""
 
 
 class DataError(WorkbenchError, ValueError):
-    """Images, labels, weights or files that are not what they should be."""
+    """Invalid images, labels, weights or files."""
 
 
 class CheckpointError(WorkbenchError, ValueError):
-    """A saved file that cannot be trusted or read."""
+    """A saved file that is damaged or cannot be read."""
 
 
 def shown(value: object) -> str:
-    """A value as an error message shows it: on one line and not too long.
+    """A value as shown in an error message: on one line and shortened.
 
     >>> shown(list(range(1000)))
     '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, ...'
@@ -70,7 +70,7 @@ def check_kind(field: str, value: object, kind: type[Kind]) -> Kind:
 
 
 def check_flag(field: str, value: object) -> bool:
-    """Return ``value`` if it is True or False; 1 and "yes" are more likely a mistake."""
+    """Return ``value`` if it is True or False; 1 and "yes" are probably a mistake."""
     if not isinstance(value, bool):
         raise ConfigError(f"{field} = {shown(value)} must be True or False.")
     return value
@@ -138,7 +138,7 @@ def check_number(
     if maximum < math.inf:
         bounds.append(f"at most {maximum:g}")
     wrong = ConfigError(f"{field} = {shown(value)} must be a finite number{' ' * bool(bounds)}{' and '.join(bounds)}.")
-    # A truth value, a text or an array with one entry would convert, but was not meant.
+    # A boolean, a string or an array with one entry would convert, but is probably a mistake.
     if isinstance(value, bool | np.bool | str | bytes) or getattr(value, "shape", ()) != ():
         raise wrong
     try:

@@ -1,4 +1,4 @@
-"""How good a reconstruction is: the only place where truth meets reconstruction."""
+"""The quality of a reconstruction: the only module that compares it with the truth."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Score:
     Attributes:
         psnr: [N] in dB, in the order of the true images.
         ssim: [N].
-        order: [N] the reconstruction that stands for each true image; none stands for two.
+        order: [N] the index of the reconstruction assigned to each true image, one to one.
         threshold: the PSNR above which an image counts as recovered.
     """
 
@@ -72,7 +72,7 @@ def score(reconstruction: Any, truth: ClientData | Iterable[ClientData]) -> Scor
 
 
 def averaging_curves(reconstruction: Any, truth: ClientData | Iterable[ClientData]) -> dict[str, NDArray[np.float64]]:
-    """How combining more epochs helps: mean and median to [V] mean PSNR in dB of the first 1 to V epochs combined.
+    """The effect of combining more epochs: "mean" and "median" to [V] mean PSNR in dB of the first 1 to V epochs.
 
     Args:
         reconstruction: anything with ``.epochs`` [V, N, H, W, C] and ``.permutations`` [V, N].
@@ -91,7 +91,7 @@ def averaging_curves(reconstruction: Any, truth: ClientData | Iterable[ClientDat
 
 
 def ssim(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """The mean structural similarity of two pictures [H, W, C] with data range 1."""
+    """The mean structural similarity of two images [H, W, C] with data range 1."""
     from skimage.metrics import structural_similarity
 
     window = min(7, *(side - (side + 1) % 2 for side in first.shape[:2]))

@@ -1,7 +1,7 @@
-"""Networks as small records of pure functions: the paper's two, as used and as printed, an MLP, and one's own.
+"""Built-in networks: the paper's two networks, as used and as printed, and an MLP.
 
-The paper's numbers were produced with networks that differ from the table in its appendix: here `femnist_cnn` and
-`cifar100_cnn` are those really used, `femnist_cnn_printed` and `cifar100_cnn_printed` those of the table.
+The networks that produced the paper's numbers differ from the table in its appendix: `femnist_cnn` and `cifar100_cnn`
+are those that were used, `femnist_cnn_printed` and `cifar100_cnn_printed` those of the table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def _initial_weights(layers: tuple[Layer, ...], seed: int = 0) -> Weights:
-    """LeCun normal kernels, zero biases; drawn on the host, where nothing needs compiling."""
+    """LeCun normal kernels and zero biases, drawn on the host to avoid a compilation."""
     seed = check_count("seed", seed, minimum=0)
     return {
         layer.name: {
@@ -50,7 +50,7 @@ def _initial_weights(layers: tuple[Layer, ...], seed: int = 0) -> Weights:
 
 
 def _lecun_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Normal draws without those beyond two standard deviations, of variance 1 / (inputs of an output)."""
+    """A normal distribution truncated at two standard deviations, scaled to variance 1 / fan-in."""
     inside = ndtr(2) - ndtr(-2)
     draws = ndtri(rng.uniform(ndtr(-2), ndtr(2), shape))
     variance = 1 - 4 * math.exp(-2) / (math.sqrt(2 * math.pi) * inside)
@@ -76,7 +76,7 @@ def _from_chain(
 def _cnn(
     name: str, image_shape: tuple[int, int, int], channels: int, second_kernel: int, hidden: int, num_classes: int
 ) -> Model:
-    # Before the cache, which takes 62.0 for 62.
+    # Checked before the cache, for which 62.0 and 62 are the same key.
     return _cached_cnn(
         name, image_shape, channels, second_kernel, hidden, check_count("num_classes", num_classes, minimum=2)
     )
@@ -87,7 +87,7 @@ def _cached_cnn(
     name: str, image_shape: tuple[int, int, int], channels: int, second_kernel: int, hidden: int, num_classes: int
 ) -> Model:
     height, width, input_channels = image_shape
-    # With padding 1 a 3 x 3 kernel keeps the size, a 1 x 1 kernel adds a border of 1.
+    # With padding 1, a 3 x 3 kernel keeps the size and a 1 x 1 kernel adds a border of 1.
     grown = 3 - second_kernel
     flat = ((height // 2 + grown) // 2) * ((width // 2 + grown) // 2) * 2 * channels
     layers = (
@@ -100,7 +100,7 @@ def _cached_cnn(
 
 
 def femnist_cnn(num_classes: int = 62) -> Model:
-    """The network of the paper's FEMNIST experiments, on 28 x 28 x 1 pictures.
+    """The network of the paper's FEMNIST experiments, for 28 x 28 x 1 images.
 
     >>> femnist_cnn().shapes["Dense_0"]["kernel"]
     (3136, 100)
@@ -109,7 +109,7 @@ def femnist_cnn(num_classes: int = 62) -> Model:
 
 
 def cifar100_cnn(num_classes: int = 100) -> Model:
-    """The network of the paper's CIFAR100 experiments, on 32 x 32 x 3 pictures."""
+    """The network of the paper's CIFAR100 experiments, for 32 x 32 x 3 images."""
     return _cnn("cifar100_cnn", (32, 32, 3), 64, 3, 200, num_classes)
 
 
@@ -145,7 +145,7 @@ def mlp(
     try:
         hidden = tuple(widths)
     except TypeError:
-        raise ConfigError(f"widths = {shown(widths)} must be the widths of the hidden layers.") from None
+        raise ConfigError(f"widths = {shown(widths)} must be a sequence with the width of each hidden layer.") from None
     return _cached_mlp(
         check_image_shape(image_shape),
         tuple(check_count("widths", width) for width in hidden),

@@ -1,4 +1,4 @@
-"""Every random draw comes from a key with a name, derived from one seed."""
+"""Random numbers: every random key has a name and is derived from one seed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def _entropy(seed: int, name: str) -> np.random.SeedSequence:
 
 
 def named_key(seed: int, name: str) -> Array:
-    """The random key for one purpose, e.g. ``"client/defence"``: other names give independent draws."""
+    """The random key for one purpose, e.g. ``"client/defence"``; different names give independent random numbers."""
     return jax.random.wrap_key_data(jnp.asarray(_entropy(seed, name).generate_state(2)), impl=IMPLEMENTATION)
 
 
 def named_generator(seed: int, name: str) -> np.random.Generator:
-    """As `named_key`, for draws on the host."""
+    """Like `named_key`, for random numbers on the host."""
     return np.random.default_rng(_entropy(seed, name))
 
 
 def random_words(key: Array, shape: tuple[int, ...]) -> Array:
     """Random uint32 numbers: Threefry-2x32 with 20 rounds (Salmon et al., 2011), the same as `jax.random.bits`.
 
-    Written out because a defended client draws more random numbers than it does anything else: on the CPU
-    `jax.random` loops over the rounds, which keeps XLA from fusing them, and takes several times as long.
+    Unrolled by hand because random numbers dominate the run time of a defended client: on the CPU `jax.random` loops
+    over the rounds, which prevents XLA from fusing them, and takes several times as long.
     """
     first, second = jax.random.key_data(key)
     schedule = (first, second, first ^ second ^ np.uint32(0x1BD11BDA))
@@ -49,7 +49,7 @@ def random_words(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def signed_uniform(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform on (-1, 1): 2**24 equally likely values, the same on both sides, and never -1, 0 or 1."""
+    """Uniform on (-1, 1): 2**24 equally likely values, symmetric around 0, without -1, 0 and 1."""
     whole = lax.bitcast_convert_type(random_words(key, shape), np.int32) >> np.int32(8)
     return (whole.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
 
@@ -60,6 +60,6 @@ def normal(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def laplacian(key: Array, shape: tuple[int, ...]) -> Array:
-    """Laplacian of scale 1, so of standard deviation sqrt(2)."""
+    """Laplacian of scale 1 (standard deviation sqrt(2))."""
     uniform = signed_uniform(key, shape)
     return -jnp.sign(uniform) * jnp.log(jnp.abs(uniform))

@@ -88,7 +88,7 @@ def test_the_seed_deals_the_clients(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"images": np.zeros((50, 32, 32), np.uint8), "labels": np.zeros(50, int)}, r"uint8 \[50, 32, 32\]; right is"),
+        ({"images": np.zeros((50, 32, 32), np.uint8), "labels": np.zeros(50, int)}, r"uint8 \[50, 32, 32\]; expected"),
         ({"images": np.zeros((50, 32, 32, 3)), "labels": np.zeros(50, int)}, r"float64 \[50, 32, 32, 3\]"),
         ({"images": np.zeros((50, 32, 32, 3), np.uint8), "labels": np.full(50, 100)}, "contain 100"),
         ({"images": np.zeros((50, 32, 32, 3), np.uint8), "labels": np.zeros(49, int)}, "labels have shape"),
@@ -109,7 +109,7 @@ def test_npz_with_wrong_arrays_gets_one_clear_sentence(tmp_path, arrays, says):
 def test_truncated_and_foreign_binaries_get_one_clear_sentence(tmp_path):
     path = tmp_path / "train.bin"
     for content, says in [
-        (binary(50)[:-1], "train.bin has 153699 bytes; right is 3074 for each image"),
+        (binary(50)[:-1], "train.bin has 153699 bytes; expected 3074 for each image"),
         (b"", "train.bin has 0 bytes"),
         (b"\xff" * 3074 * 50, "contain 255; with 100 classes"),
     ]:
@@ -124,7 +124,7 @@ def test_truncated_and_foreign_binaries_get_one_clear_sentence(tmp_path):
 def test_truncated_and_foreign_archives_get_one_clear_sentence(tmp_path, content):
     path = tmp_path / "cifar-100-binary.tar.gz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"cifar-100-binary\.tar\.gz cannot be read .*; right is CIFAR-100's binary"):
+    with pytest.raises(DataError, match=r"cifar-100-binary\.tar\.gz cannot be read .*; expected CIFAR-100's binary"):
         load_dataset("cifar100", path=path)
 
 
@@ -133,7 +133,7 @@ def test_the_pickled_version_is_never_read(tmp_path):
     (tmp_path / "python" / "train").write_bytes(pickle.dumps({"data": []}))
     (tmp_path / "python.tar.gz").write_bytes(archive(50, "cifar-100-python", "train", pickle.dumps({"data": []})))
     for name in ("python", "python.tar.gz"):
-        with pytest.raises(DataError, match=r"has no train\.bin; right is CIFAR-100's binary archive"):
+        with pytest.raises(DataError, match=r"has no train\.bin; expected CIFAR-100's binary archive"):
             load_dataset("cifar100", path=tmp_path / name)
     with pytest.raises(DataError, match="train cannot be read"):
         load_dataset("cifar100", path=tmp_path / "python" / "train")
@@ -152,7 +152,7 @@ def test_damaged_archives_never_end_in_a_foreign_error(tmp_path_factory, data):
 
 
 def test_a_missing_path_says_what_would_be_right(tmp_path):
-    with pytest.raises(DataError, match="does not exist; right is CIFAR-100's binary archive"):
+    with pytest.raises(DataError, match="does not exist; expected CIFAR-100's binary archive"):
         load_dataset("cifar100", path=tmp_path / "missing")
 
 

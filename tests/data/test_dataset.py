@@ -41,7 +41,7 @@ def test_client_knows_its_shape_classes_and_counts():
     assert client.label_counts.tolist() == [1, 2]
     assert client.images.dtype == np.float32
     assert client.labels.dtype == np.int32
-    assert repr(client) == "ClientData(own data: 3 images of 4x5x1, 2 classes present)"
+    assert repr(client) == "ClientData(custom data: 3 images of 4x5x1, 2 classes present)"
 
 
 def test_inputs_are_normalised_pixels():
@@ -53,18 +53,18 @@ def test_inputs_are_normalised_pixels():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"images": np.zeros((3, 4, 5), np.float32)}, r"shape \(3, 4, 5\); right is \[N, H, W, C\]"),
+        ({"images": np.zeros((3, 4, 5), np.float32)}, r"shape \(3, 4, 5\); expected \[N, H, W, C\]"),
         ({"images": np.zeros((0, 4, 5, 1), np.float32), "labels": np.zeros(0, int)}, "at least one image"),
         ({"images": np.zeros((3, 4, 5, 3), np.float32)}, "3 channels but the normalization has 1"),
         ({"images": np.full((3, 4, 5, 1), 1.5)}, r"from 1.5 to 1.5; float pixels must lie in \[0, 1\]"),
         ({"images": np.full((3, 4, 5, 1), np.nan)}, "NaN or infinite"),
         ({"images": np.full((3, 4, 5, 1), 1e300)}, "NaN or infinite"),
-        ({"images": np.zeros((3, 4, 5, 1), int)}, "dtype int64; right is uint8 in 0..255 or float"),
-        ({"images": [[[[0.0]]], [[[0.0], [0.0]]]]}, "every image needs the same shape"),
-        ({"labels": np.array([0, 1])}, r"shape \(2,\); right is \(3,\)"),
+        ({"images": np.zeros((3, 4, 5, 1), int)}, "dtype int64; expected uint8 in 0..255 or float"),
+        ({"images": [[[[0.0]]], [[[0.0], [0.0]]]]}, "all images must have the same shape"),
+        ({"labels": np.array([0, 1])}, r"shape \(2,\); expected \(3,\)"),
         ({"labels": np.array([0, 1, 2])}, "contain 2; with 2 classes they must lie between 0 and 1"),
         ({"labels": np.array([0, -1, 1])}, "contain -1"),
-        ({"labels": np.array([0.0, 1.0, 1.0])}, "dtype float64; right is whole numbers from 0 to 1"),
+        ({"labels": np.array([0.0, 1.0, 1.0])}, "dtype float64; expected whole numbers from 0 to 1"),
     ],
 )
 def test_wrong_pictures_get_one_clear_sentence(changes, says):

@@ -96,7 +96,7 @@ def test_npz_may_have_a_channel_axis_and_named_writers(tmp_path):
     assert load_dataset("femnist", path=path).client(1, num_images=None).labels.tolist() == [61, 3]
 
 
-NOT_LEAF = "is JSON but not LEAF's; right is LEAF's output"
+NOT_LEAF = "is JSON but not LEAF's; expected LEAF's output"
 
 WRONG_PARTS = {
     "no users": (lambda part: part.pop("users"), NOT_LEAF),
@@ -108,8 +108,8 @@ WRONG_PARTS = {
     "users in a list": (lambda part: part.update(user_data=[]), NOT_LEAF),
     "users are a number": (lambda part: part.update(users=7), NOT_LEAF),
     "a user that is no name": (lambda part: part.update(users=[{}]), "cannot be read"),
-    "too few pictures": (lambda part: part.update(num_samples=[3]), r"float64 \[2, 784\]; right is 3 lists of 784"),
-    "too many pictures": (lambda part: part.update(num_samples=[0]), "right is 0 lists of 784"),
+    "too few pictures": (lambda part: part.update(num_samples=[3]), r"float64 \[2, 784\]; expected 3 lists of 784"),
+    "too many pictures": (lambda part: part.update(num_samples=[0]), "expected 0 lists of 784"),
     "a short picture": (lambda part: part["user_data"]["f1"]["x"][0].pop(), "cannot be read"),
     "short pictures": (lambda part: [x.pop() for x in part["user_data"]["f1"]["x"]], r"float64 \[2, 783\]"),
     "a pixel in a string": (lambda part: set_pixel(part, "0.5"), "x of user 'f1' is <U"),
@@ -156,14 +156,14 @@ def test_a_folder_without_images_gets_one_clear_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"images": np.zeros((5, 28, 28))}, r"images are float64 \[5, 28, 28\]; right is uint8 \[n, 28, 28\]"),
+        ({"images": np.zeros((5, 28, 28))}, r"images are float64 \[5, 28, 28\]; expected uint8 \[n, 28, 28\]"),
         ({"images": np.zeros((5, 32, 32), np.uint8)}, r"images are uint8 \[5, 32, 32\]"),
         ({"images": np.zeros((0, 28, 28), np.uint8)}, "images are uint8"),
         ({"images": np.uint8(3)}, "images are uint8"),
         ({"labels": np.arange(4)}, "labels have shape"),
         ({"labels": np.array([0, 1, 2, 3, 62])}, "contain 62"),
         ({"labels": np.zeros(5)}, "labels have dtype float64"),
-        ({"writer": np.zeros(4, int)}, r"writer is int64 \[4\]; right is one number for each image"),
+        ({"writer": np.zeros(4, int)}, r"writer is int64 \[4\]; expected one number for each image"),
         ({"writer": np.zeros(5)}, "writer is float64"),
     ],
 )
@@ -174,7 +174,7 @@ def test_npz_with_wrong_arrays_gets_one_clear_sentence(tmp_path, changes, says):
 
 def test_npz_without_an_array_names_it(tmp_path):
     np.savez(tmp_path / "part.npz", images=npz_arrays()["images"])
-    with pytest.raises(DataError, match=r"has no array 'labels', only images; right is an \.npz file with"):
+    with pytest.raises(DataError, match=r"has no array 'labels', only images; expected an \.npz file with"):
         load_dataset("femnist", path=tmp_path / "part.npz")
 
 
@@ -195,7 +195,7 @@ def test_nothing_is_ever_unpickled(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x80\x04\x95 a pickle", b"text"])
 def test_files_that_are_not_npz_get_one_clear_sentence(tmp_path, content):
     (tmp_path / "wrong.npz").write_bytes(content)
-    with pytest.raises(DataError, match=r"wrong\.npz cannot be read .*; right is an \.npz file with"):
+    with pytest.raises(DataError, match=r"wrong\.npz cannot be read .*; expected an \.npz file with"):
         load_dataset("femnist", path=tmp_path / "wrong.npz")
 
 
@@ -223,17 +223,17 @@ def test_damaged_files_never_end_in_a_foreign_error(tmp_path_factory, data):
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "missing.npz", "a\0b"])
 def test_a_missing_path_says_what_would_be_right(path):
-    with pytest.raises(DataError, match=r"does not exist; right is a folder of LEAF's output.*or an \.npz file"):
+    with pytest.raises(DataError, match=r"does not exist; expected a folder of LEAF's output.*or an \.npz file"):
         load_dataset("femnist", path=path)
 
 
 def test_a_path_that_is_none_gets_one_clear_sentence():
-    with pytest.raises(DataError, match="path = 3 is not a path; right is"):
+    with pytest.raises(DataError, match="path = 3 is not a path; expected"):
         load_dataset("femnist", path=3)
 
 
 def hugging_face_rows():
-    """A table of the form of flwrlabs/femnist: ink on white, one pixel of ink at (row, 2 * row)."""
+    """A table in the format of flwrlabs/femnist: ink on white, one pixel of ink at (row, 2 * row)."""
     rows = []
     for row, (writer, character) in enumerate([("f0000_14", 0), ("f0001_41", 53), ("f0000_14", 61)]):
         pixels = np.full((28, 28), 255, np.uint8)
@@ -266,13 +266,13 @@ def test_hugging_face_rows_may_be_white_on_black_and_name_their_characters():
     ("change", "says"),
     [
         ({"character": 62}, "character = 62 is unknown"),
-        ({"character": "ä"}, "character = 'ä' is unknown; right is one of 0123456789ABC"),
+        ({"character": "ä"}, "character = 'ä' is unknown; expected one of 0123456789ABC"),
         ({"character": None}, "character = None is unknown"),
         (
             {"image": Image.new("L", (32, 32))},
-            "an image of writer f0000_14 is .* size=32x32.*; right is a Pillow picture",
+            "an image of writer f0000_14 is .* size=32x32.*; expected a Pillow image",
         ),
-        ({"image": None}, "an image of writer f0000_14 is None; right is a Pillow picture of 28x28"),
+        ({"image": None}, "an image of writer f0000_14 is None; expected a Pillow image of 28x28"),
     ],
 )
 def test_wrong_hugging_face_rows_get_one_clear_sentence(change, says):
@@ -290,7 +290,7 @@ def test_an_empty_table_gets_one_clear_sentence():
 @pytest.mark.parametrize("column", ["image", "writer_id", "character"])
 def test_a_table_without_a_column_names_it(column):
     rows = [{name: value for name, value in row.items() if name != column} for row in hugging_face_rows()]
-    with pytest.raises(DataError, match=f"the table has no column '{column}'; right is the form of flwrlabs/femnist"):
+    with pytest.raises(DataError, match=f"the table has no column '{column}'; expected the format of flwrlabs/femnist"):
         femnist_from_rows(rows)
 
 

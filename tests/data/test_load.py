@@ -33,7 +33,7 @@ def test_an_unknown_name_gets_the_nearest_one(name, nearest):
 
 @pytest.mark.parametrize("name", ["glyphs", "photos"])
 def test_a_bundled_dataset_takes_no_path(name):
-    with pytest.raises(ConfigError, match=f"path = 'somewhere' is of no use to '{name}', which is bundled"):
+    with pytest.raises(ConfigError, match=f"path = 'somewhere' must be None for '{name}', which is bundled"):
         load_dataset(name, path="somewhere")
 
 

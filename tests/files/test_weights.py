@@ -183,11 +183,11 @@ def test_flipped_bytes_raise_our_error_or_change_only_numbers(tmp_path_factory, 
         ),
         (
             {"Dense_7/kernel": np.zeros((4, 4), np.float32)},
-            r"\['Dense_7'\]\['kernel'\] is one too many; mlp has no such",
+            r"\['Dense_7'\]\['kernel'\] is unexpected; mlp has no such",
         ),
         (
             {"Dense_0/scale": np.zeros(3, np.float32)},
-            r"\['Dense_0'\]\['scale'\] is one too many; mlp has no such array",
+            r"\['Dense_0'\]\['scale'\] is unexpected; mlp has no such array",
         ),
         ({"Dense_0/kernel": np.full((4, 3), np.nan, np.float32)}, r"\['Dense_0'\]\['kernel'\] contains NaN"),
     ],
@@ -218,7 +218,7 @@ def test_a_missing_file_or_a_folder_gets_one_clear_sentence(tmp_path):
 
 def test_a_folder_that_cannot_be_gets_one_clear_sentence(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(wb.DataError, match=r"file.* cannot be used as a folder: "):
+    with pytest.raises(wb.DataError, match=r"file.* is not a writable directory: "):
         wb.save_weights(tmp_path / "file" / "w.safetensors", WEIGHTS)
     with pytest.raises(wb.DataError, match="cannot be written"):
         wb.save_weights(tmp_path, WEIGHTS)

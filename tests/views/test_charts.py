@@ -55,7 +55,7 @@ def test_positions_scales_and_levels_change_the_picture():
         (
             lambda: charts.bars({"a": [1]}, ["x", "y"], **WORDS),
             DataError,
-            r"has shape \(1,\); right is \(2,\)",
+            r"has shape \(1,\); expected \(2,\)",
         ),
     ],
     ids=["no curves", "no series", "other lengths", "other groups"],

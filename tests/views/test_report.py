@@ -19,7 +19,7 @@ SECTIONS = [
     "Truth and reconstruction",
     "Epochs",
     "Loss",
-    "To make it again",
+    "How to reproduce it",
 ]
 
 

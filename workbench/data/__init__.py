@@ -1,14 +1,14 @@
-"""Where pictures come from: bundled (``glyphs``, ``photos``), real (``femnist``, ``cifar100``), or your own."""
+"""Data sets: bundled (``glyphs``, ``photos``), real (``femnist``, ``cifar100``) or custom (arrays, a folder)."""
 
 from __future__ import annotations
 
 import os
 
 from workbench.data.cifar100 import load_cifar100
+from workbench.data.custom import dataset_from_arrays, dataset_from_folder
 from workbench.data.dataset import ClientData, Dataset, Normalization
 from workbench.data.femnist import femnist_from_rows, load_femnist
 from workbench.data.glyphs import load_glyphs
-from workbench.data.own import dataset_from_arrays, dataset_from_folder
 from workbench.data.photos import load_photos
 from workbench.data.truth import Truth
 from workbench.errors import ConfigError, check_choice
@@ -33,8 +33,8 @@ def load_dataset(name: str = "glyphs", path: str | os.PathLike[str] | None = Non
             ``"femnist"`` or ``"cifar100"``, which are read from ``path`` or downloaded.
         path: for ``"femnist"`` LEAF's output folder or an ``.npz``; for ``"cifar100"`` the official binary archive,
             the folder or ``train.bin`` in it, or an ``.npz``. None downloads.
-        seed: draws the writers of ``"glyphs"``, the crops of ``"photos"`` and the clients of ``"cifar100"``;
-            FEMNIST's writers are real people, nothing is drawn.
+        seed: of the writers of ``"glyphs"``, the crops of ``"photos"`` and the clients of ``"cifar100"``; unused by
+            ``"femnist"``, whose clients are real writers.
 
     >>> load_dataset("glyphs").client(0)
     ClientData(glyphs, client 0: 50 images of 28x28x1, 24 classes present)
@@ -50,5 +50,5 @@ Choose one of: glyphs, photos, femnist, cifar100.
     if name == "cifar100":
         return load_cifar100(path, seed)
     if path is not None:
-        raise ConfigError(f"path = {str(path)!r} is of no use to {name!r}, which is bundled; leave it out.")
+        raise ConfigError(f"path = {str(path)!r} must be None for {name!r}, which is bundled.")
     return load_glyphs(seed) if name == "glyphs" else load_photos(seed)

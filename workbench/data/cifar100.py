@@ -23,7 +23,7 @@ MD5 = "03b5dce01913d631647c71ecec9e9cb8"
 IMAGES_PER_CLIENT = 50
 IMAGE_SHAPE = (32, 32, 3)
 RECORD_BYTES = 2 + 3 * 32 * 32
-"""An image in the binary version: its coarse class, its fine class, and its red, green and blue planes."""
+"""One image in the binary version: coarse class, fine class, then the red, green and blue planes."""
 
 _NAMES = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
@@ -35,23 +35,23 @@ squirrel streetcar sunflower sweet_pepper table tank telephone television tiger 
 wardrobe whale willow_tree wolf woman worm
 """
 CLASS_NAMES = tuple(_NAMES.split())
-"""The 100 fine classes in the order of their labels."""
+"""The 100 fine classes, in label order."""
 
-RIGHT = (
+EXPECTED = (
     "CIFAR-100's binary archive cifar-100-binary.tar.gz, the folder or the train.bin in it, or an .npz file with "
     "images uint8 [n, 32, 32, 3] and labels [n]"
 )
 
 
 def load_cifar100(path: str | os.PathLike[str] | None = None, seed: int = 0) -> Dataset:
-    """CIFAR-100, 32x32x3, dealt out to clients of 50 images each.
+    """CIFAR-100, 32x32x3, split at random into clients of 50 images each.
 
     Args:
         path: the official binary archive, the folder or the ``train.bin`` in it, or an ``.npz`` file with ``images``
             uint8 [n, 32, 32, 3] and ``labels`` [n]; None downloads the archive (161 MB) once into a cache.
-        seed: another seed, other clients.
+        seed: of the split into clients.
     """
-    source = fetch(URL, MD5, cache_folder()) if path is None else existing_path(path, RIGHT)
+    source = fetch(URL, MD5, cache_folder()) if path is None else existing_path(path, EXPECTED)
     images, labels = _read_npz(source) if source.suffix == ".npz" else _read_binary(source)
     groups = shuffled_groups(len(images), IMAGES_PER_CLIENT, seed)
     if not groups:
@@ -68,19 +68,19 @@ def load_cifar100(path: str | os.PathLike[str] | None = None, seed: int = 0) -> 
 
 
 def _read_npz(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    images, labels = read_npz(path, RIGHT, "images", "labels")
-    with reading(path, RIGHT):
+    images, labels = read_npz(path, EXPECTED, "images", "labels")
+    with reading(path, EXPECTED):
         if images.dtype != np.uint8 or images.shape[1:] != IMAGE_SHAPE:
-            raise DataError(f"images are {images.dtype} {list(images.shape)}; right is uint8 [n, 32, 32, 3].")
+            raise DataError(f"images are {images.dtype} {list(images.shape)}; expected uint8 [n, 32, 32, 3].")
         return images, check_labels(labels, len(images), len(CLASS_NAMES))
 
 
 def _read_binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """The training part of the binary version: images [n, 32, 32, 3] and labels [n]."""
-    with reading(path, RIGHT):
+    with reading(path, EXPECTED):
         content = np.frombuffer(_training_bytes(path), np.uint8)
         if len(content) == 0 or len(content) % RECORD_BYTES:
-            raise DataError(f"train.bin has {len(content)} bytes; right is {RECORD_BYTES} for each image.")
+            raise DataError(f"train.bin has {len(content)} bytes; expected {RECORD_BYTES} for each image.")
         records = content.reshape(-1, RECORD_BYTES)
         labels = check_labels(records[:, 1], len(records), len(CLASS_NAMES))
         return np.moveaxis(records[:, 2:].reshape(-1, 3, 32, 32), 1, -1), labels
@@ -90,7 +90,7 @@ def _training_bytes(path: Path) -> bytes:
     if path.is_dir():
         found = [path / name for name in ("train.bin", "cifar-100-binary/train.bin") if (path / name).is_file()]
         if not found:
-            raise DataError(f"has no train.bin; right is {RIGHT}.")
+            raise DataError(f"has no train.bin; expected {EXPECTED}.")
         return found[0].read_bytes()
     if path.suffix == ".bin":
         return path.read_bytes()
@@ -100,8 +100,8 @@ def _training_bytes(path: Path) -> bytes:
             for member in archive:
                 if Path(member.name).name == "train.bin" and (content := archive.extractfile(member)):
                     training = content.read()
-        # gzip has its checksum at the very end, and checks it only when asked for more.
+        # gzip verifies its checksum only when the end of the file is read.
         unzipped.read()
     if training is None:
-        raise DataError(f"has no train.bin; right is {RIGHT}.")
+        raise DataError(f"has no train.bin; expected {EXPECTED}.")
     return training

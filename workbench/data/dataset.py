@@ -1,4 +1,4 @@
-"""What a data set is, whatever its pictures come from: `Normalization`, `ClientData`, `Dataset`."""
+"""The types shared by all data sets: `Normalization`, `ClientData`, `Dataset`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CIFAR100_NORMALIZATION = Normalization(mean=(0.5071, 0.4867, 0.4408), std=(0.267
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's private pictures: what an attack must never see.
+    """One client's private images and labels, which an attack never sees.
 
     Attributes:
         images: [N, H, W, C] float32 pixels in [0, 1].
@@ -63,7 +63,7 @@ class ClientData:
         class_names: the K names.
         normalization: how pixels become network inputs.
         psnr_threshold: the PSNR in dB above which an image counts as recovered.
-        name: for people, e.g. ``"glyphs, client 0"``.
+        name: shown to people, e.g. ``"glyphs, client 0"``.
     """
 
     images: NDArray[np.float32]
@@ -71,7 +71,7 @@ class ClientData:
     class_names: tuple[str, ...]
     normalization: Normalization
     psnr_threshold: float = 20.0
-    name: str = "own data"
+    name: str = "custom data"
 
     def __post_init__(self) -> None:
         names = self.class_names
@@ -119,10 +119,10 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Pictures grouped by client.
+    """Images grouped by client.
 
-    ``pictures(index)`` gives all pictures of one client in their stored order: images [n, H, W, C], uint8 or float
-    pixels in [0, 1], and labels [n].
+    ``pictures(index)`` returns all of one client's data in stored order: images [n, H, W, C], uint8 or float pixels
+    in [0, 1], and labels [n].
     """
 
     name: str
@@ -142,12 +142,12 @@ class Dataset:
         return len(self.class_names)
 
     def client(self, index: int, num_images: int | None = 50, seed: int | None = None) -> ClientData:
-        """The pictures of one client.
+        """The data of one client.
 
         Args:
             index: which client, from 0.
-            num_images: how many pictures; None takes all that the client has.
-            seed: None takes the first pictures in stored order, a number draws them at random without repetition.
+            num_images: how many images; None takes all that the client has.
+            seed: None takes the first images in stored order; a number samples them without replacement.
         """
         index = check_count("client index", index, minimum=0, maximum=self.num_clients - 1)
         images, labels = self.pictures(index)
@@ -181,20 +181,18 @@ def check_images_and_labels(
         pixels = np.asarray(images)
         classes = np.asarray(labels)
     except ValueError:
-        raise DataError("images and labels must be arrays: every image needs the same shape.") from None
+        raise DataError("images and labels must be arrays, and all images must have the same shape.") from None
     if pixels.ndim != 4:
-        raise DataError(
-            f"images have shape {pixels.shape}; right is [N, H, W, C], one channel last for grey pictures too."
-        )
+        raise DataError(f"images have shape {pixels.shape}; expected [N, H, W, C], with C = 1 for grey images.")
     if 0 in pixels.shape:
-        raise DataError(f"images have shape {pixels.shape}: a client needs at least one image of at least one pixel.")
+        raise DataError(f"images have shape {pixels.shape}; expected at least one image of at least one pixel.")
     if pixels.dtype == np.uint8:
         pixels = pixels.astype(np.float32) / np.float32(255)
     elif np.issubdtype(pixels.dtype, np.floating):
         with np.errstate(over="ignore"):
             pixels = pixels.astype(np.float32)
     else:
-        raise DataError(f"images have dtype {pixels.dtype}; right is uint8 in 0..255 or float in [0, 1].")
+        raise DataError(f"images have dtype {pixels.dtype}; expected uint8 in 0..255 or float in [0, 1].")
     if not np.isfinite(pixels).all():
         raise DataError("images contain NaN or infinite pixels; every pixel must be a number in [0, 1].")
     low, high = float(pixels.min()), float(pixels.max())
@@ -207,9 +205,9 @@ def check_labels(labels: ArrayLike, num_images: int, num_classes: int) -> NDArra
     """Labels as int32 [num_images] in [0, num_classes)."""
     classes = np.asarray(labels)
     if classes.shape != (num_images,):
-        raise DataError(f"labels have shape {classes.shape}; right is ({num_images},), one label per image.")
+        raise DataError(f"labels have shape {classes.shape}; expected ({num_images},), one label per image.")
     if not np.issubdtype(classes.dtype, np.integer):
-        raise DataError(f"labels have dtype {classes.dtype}; right is whole numbers from 0 to {num_classes - 1}.")
+        raise DataError(f"labels have dtype {classes.dtype}; expected whole numbers from 0 to {num_classes - 1}.")
     wrong = classes[(classes < 0) | (classes >= num_classes)]
     if len(wrong):
         raise DataError(
@@ -219,12 +217,12 @@ def check_labels(labels: ArrayLike, num_images: int, num_classes: int) -> NDArra
 
 
 def eight_bits(pixels: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """Pixels as bytes: those outside of [0, 1] at its nearer end, NaN as 0."""
+    """Pixels as bytes: clipped to [0, 1], NaN as 0."""
     return np.round(np.clip(np.nan_to_num(pixels), 0, 1) * 255).astype(np.uint8)
 
 
 def groups_by_key(keys: NDArray[Any]) -> list[NDArray[np.intp]]:
-    """The indices of equal keys [n], in order; the groups in the order in which their keys first appear.
+    """The indices of equal keys [n], in order; groups are sorted by where their key first appears.
 
     >>> [group.tolist() for group in groups_by_key(np.array([7, 3, 7, 7, 3]))]
     [[0, 2, 3], [1, 4]]
@@ -236,7 +234,7 @@ def groups_by_key(keys: NDArray[Any]) -> list[NDArray[np.intp]]:
 
 
 def shuffled_groups(num_images: int, size: int, seed: int) -> list[NDArray[np.intp]]:
-    """Shuffled images dealt out in groups of ``size``; what is left over belongs to nobody."""
+    """Indices of shuffled images in groups of ``size``; the remainder is dropped."""
     order = np.random.default_rng(check_count("seed", seed, minimum=0)).permutation(num_images)
     return list(order[: num_images // size * size].reshape(-1, size))
 
@@ -244,7 +242,7 @@ def shuffled_groups(num_images: int, size: int, seed: int) -> list[NDArray[np.in
 def groups_of_pictures(
     images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]]
 ) -> Callable[[int], tuple[NDArray[Any], NDArray[np.int32]]]:
-    """``Dataset.pictures`` for images [n, H, W, C] and labels [n] of which each client has a group of indices."""
+    """``Dataset.pictures`` for images [n, H, W, C] and labels [n], given each client's indices into them."""
     return partial(_group_of_pictures, images, labels, groups)
 
 

@@ -1,4 +1,4 @@
-"""Files from the network: whole and checked, or not there at all."""
+"""Downloads with a checksum: a file is either complete and verified, or absent."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["fetch"]
 
 
 def fetch(url: str, md5: str, folder: Path) -> Path:
-    """Download ``url`` into ``folder`` unless it is there already, and check it either way.
+    """Download ``url`` into ``folder`` unless it is already there, and verify its checksum in both cases.
 
-    The bytes go to a temporary file that gets its name only when its checksum is right. So a partial file is never
-    taken for a whole one, and processes that download at the same time do not disturb each other.
+    The download goes to a temporary file that is renamed only after its checksum is verified. A partial file is
+    therefore never mistaken for a complete one, and concurrent downloads do not interfere.
     """
     # Both are slow to import, and most sessions download nothing.
     import pooch
     from requests import RequestException
 
     name = url.rsplit("/", 1)[-1]
-    advice = "try again, or give the path of a copy that you have"
+    advice = "try again, or give the path of a local copy"
     try:
         file = pooch.retrieve(
             url,

@@ -1,4 +1,4 @@
-"""FEMNIST, clients are its writers: from LEAF's output, from an ``.npz``, or through Hugging Face's ``datasets``."""
+"""FEMNIST, one client per writer: from LEAF's output, an ``.npz`` file, or Hugging Face's ``datasets``."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ __all__ = ["femnist_from_rows", "load_femnist"]
 IMAGE_SHAPE = (28, 28, 1)
 HUGGING_FACE_NAME = "flwrlabs/femnist"
 
-RIGHT_LEAF = (
-    "LEAF's output: JSON with users, num_samples and user_data, for each user x (784 pixels in [0, 1] an image) and "
-    "y (classes 0 to 61)"
+EXPECTED_LEAF = (
+    "LEAF's output: JSON with users, num_samples and user_data, which has for each user x (784 pixels in [0, 1] per "
+    "image) and y (classes 0 to 61)"
 )
-RIGHT_NPZ = "an .npz file with images uint8 [n, 28, 28], labels [n] and writer [n]"
-RIGHT = f"a folder of {RIGHT_LEAF}, or {RIGHT_NPZ}"
+EXPECTED_NPZ = "an .npz file with images uint8 [n, 28, 28], labels [n] and writer [n]"
+EXPECTED = f"a folder of {EXPECTED_LEAF}, or {EXPECTED_NPZ}"
 
 Pictures = tuple[NDArray[Any], NDArray[np.int32]]
 
 
 def load_femnist(path: str | os.PathLike[str] | None = None) -> Dataset:
-    """FEMNIST, 28x28x1, ink (0) on white (1); the clients are its writers in the order of the file.
+    """FEMNIST, 28x28x1, ink (0) on white (1); the clients are its writers, in file order.
 
     Args:
-        path: LEAF's output folder (its ``train`` part is what the clients have; give the ``test`` folder itself for the
-            other part), or an ``.npz`` file with ``images`` uint8 [n, 28, 28], ``labels`` [n] and ``writer`` [n]; None
-            takes ``flwrlabs/femnist`` through Hugging Face's ``datasets``, which downloads it once (200 MB).
+        path: LEAF's output folder (clients have its ``train`` part; give the ``test`` folder itself for the other
+            part), or an ``.npz`` file with ``images`` uint8 [n, 28, 28], ``labels`` [n] and ``writer`` [n]; None loads
+            ``flwrlabs/femnist`` through Hugging Face's ``datasets``, which downloads it once (200 MB).
     """
     if path is None:
         return _load_from_hugging_face()
-    source = existing_path(path, RIGHT)
+    source = existing_path(path, EXPECTED)
     return _load_leaf(source) if source.is_dir() or source.suffix == ".json" else _load_npz(source)
 
 
@@ -65,12 +65,12 @@ def _dataset(num_writers: int, pictures: Callable[[int], Pictures]) -> Dataset:
 
 
 def _load_npz(path: Path) -> Dataset:
-    images, labels, writer = read_npz(path, RIGHT_NPZ, "images", "labels", "writer")
-    with reading(path, RIGHT_NPZ):
+    images, labels, writer = read_npz(path, EXPECTED_NPZ, "images", "labels", "writer")
+    with reading(path, EXPECTED_NPZ):
         if images.dtype != np.uint8 or images.shape[1:] not in (IMAGE_SHAPE, IMAGE_SHAPE[:2]) or len(images) == 0:
-            raise DataError(f"images are {images.dtype} {list(images.shape)}; right is uint8 [n, 28, 28].")
+            raise DataError(f"images are {images.dtype} {list(images.shape)}; expected uint8 [n, 28, 28].")
         if writer.shape != (len(images),) or writer.dtype.kind not in "iuU":
-            raise DataError(f"writer is {writer.dtype} {list(writer.shape)}; right is one number for each image.")
+            raise DataError(f"writer is {writer.dtype} {list(writer.shape)}; expected one number for each image.")
         labels = check_labels(labels, len(images), len(CHARACTERS))
     groups = groups_by_key(writer)
     return _dataset(len(groups), groups_of_pictures(images.reshape(-1, *IMAGE_SHAPE), labels, groups))
@@ -81,16 +81,16 @@ def _load_leaf(path: Path) -> Dataset:
     files = sorted((train if train.is_dir() else path).glob("*.json")) if path.is_dir() else [path]
     writers = [pictures for file in files for pictures in _read_leaf_file(file)]
     if not writers:
-        raise DataError(f"path = '{path}' holds no images in .json files; right is {RIGHT}.")
+        raise DataError(f"path = '{path}' holds no images in .json files; expected {EXPECTED}.")
     return _dataset(len(writers), writers.__getitem__)
 
 
 def _read_leaf_file(path: Path) -> list[Pictures]:
-    """Images [n, 28, 28, 1] and labels [n] of each writer in one of LEAF's files who has any."""
-    with reading(path, RIGHT_LEAF):
+    """Images [n, 28, 28, 1] and labels [n] of each writer in one LEAF file, skipping writers without images."""
+    with reading(path, EXPECTED_LEAF):
         content = json.loads(path.read_bytes())
         if not _is_leaf(content):
-            raise DataError(f"is JSON but not LEAF's; right is {RIGHT_LEAF}.")
+            raise DataError(f"is JSON but not LEAF's; expected {EXPECTED_LEAF}.")
         writers = [
             (user, num_samples, content["user_data"][user])
             for user, num_samples in zip(content["users"], content["num_samples"], strict=True)
@@ -99,7 +99,7 @@ def _read_leaf_file(path: Path) -> list[Pictures]:
 
 
 def _is_leaf(content: Any) -> bool:
-    """Whether parsed JSON has LEAF's structure; what is in its lists is checked later."""
+    """Whether parsed JSON has LEAF's structure; the contents of its lists are checked later."""
     if not isinstance(content, dict):
         return False
     users, num_samples, user_data = (content.get(key) for key in ("users", "num_samples", "user_data"))
@@ -114,10 +114,10 @@ def _is_leaf(content: Any) -> bool:
 
 def _leaf_pictures(user: str, num_samples: int, samples: Mapping[str, Any]) -> Pictures:
     pixels, classes = np.asarray(samples["x"]), np.asarray(samples["y"])
-    # An array of numbers in strings would be converted without a word.
+    # Strings that contain numbers would be converted silently.
     if pixels.shape != (num_samples, 784) or pixels.dtype.kind not in "fiu":
         raise DataError(
-            f"x of user {user!r} is {pixels.dtype} {list(pixels.shape)}; right is {num_samples} lists of 784 numbers."
+            f"x of user {user!r} is {pixels.dtype} {list(pixels.shape)}; expected {num_samples} lists of 784 numbers."
         )
     if not ((pixels >= 0) & (pixels <= 1)).all():
         raise DataError(f"x of user {user!r} has a pixel that is not a number in [0, 1]; white is 1, ink is 0.")
@@ -130,43 +130,44 @@ def _load_from_hugging_face() -> Dataset:
         import datasets
     except ImportError:
         raise DataError(
-            f"femnist needs path = {RIGHT}; without a path it is downloaded with Hugging Face's datasets, "
+            f"femnist needs path = {EXPECTED}; without a path it is downloaded with Hugging Face's datasets, "
             "which is not installed: pip install datasets."
         ) from None
     try:
         rows = datasets.load_dataset(HUGGING_FACE_NAME, split="train")
-    # A library over the network: connection, cache, format and version errors have no common type.
+    # Connection, cache, format and version errors of the library have no common type.
     except Exception as error:
         raise DataError(
-            f"{HUGGING_FACE_NAME} could not be downloaded ({type(error).__name__}); try again, or give path = {RIGHT}."
+            f"{HUGGING_FACE_NAME} could not be downloaded ({type(error).__name__}); try again, "
+            f"or give path = {EXPECTED}."
         ) from None
     return femnist_from_rows(rows, writer_ids=rows["writer_id"])
 
 
 def femnist_from_rows(rows: Sequence[Mapping[str, Any]] | Any, writer_ids: Iterable[str] | None = None) -> Dataset:
-    """A data set from rows of the form of ``flwrlabs/femnist``; a writer's pictures are decoded when first asked for.
+    """A data set from rows in the format of ``flwrlabs/femnist``; a writer's images are decoded on first use.
 
     Args:
-        rows: by number, each with ``image`` (a 28x28 Pillow picture), ``writer_id`` and ``character`` (the class as a
-            number, or the character itself).
-        writer_ids: the column ``writer_id``, where reading it row by row would decode every picture.
+        rows: indexed by number, each with ``image`` (a 28x28 Pillow image), ``writer_id`` and ``character`` (the
+            class as a number, or the character itself).
+        writer_ids: the column ``writer_id``, if reading it row by row would decode every image.
     """
-    right = f"right is the form of {HUGGING_FACE_NAME}: image, writer_id and character in each row"
+    expected = f"expected the format of {HUGGING_FACE_NAME}: image, writer_id and character in each row"
     if len(rows) == 0:
-        raise DataError(f"the table has no rows; {right}.")
+        raise DataError(f"the table has no rows; {expected}.")
     missing = [column for column in ("image", "writer_id", "character") if column not in rows[0]]
     if missing:
-        raise DataError(f"the table has no column {missing[0]!r}; {right}.")
+        raise DataError(f"the table has no column {missing[0]!r}; {expected}.")
     if writer_ids is None:
         writer_ids = (row["writer_id"] for row in rows)
     groups = groups_by_key(np.array(list(writer_ids), dtype=np.str_))
 
     @lru_cache(maxsize=128)
     def pictures(writer: int) -> Pictures:
-        own = [rows[int(index)] for index in groups[writer]]
-        images = np.stack([_row_image(row) for row in own])
-        labels = np.array([_row_label(row) for row in own], np.int32)
-        # Most of a picture is background; in copies made like MNIST it is black.
+        written = [rows[int(index)] for index in groups[writer]]
+        images = np.stack([_row_image(row) for row in written])
+        labels = np.array([_row_label(row) for row in written], np.int32)
+        # Most pixels are background, which is black in copies in MNIST's style.
         return images if np.median(images) > 127 else 255 - images, labels
 
     return _dataset(len(groups), pictures)
@@ -177,7 +178,7 @@ def _row_image(row: Mapping[str, Any]) -> NDArray[np.uint8]:
 
     image = row["image"]
     if not isinstance(image, Image.Image) or image.size != IMAGE_SHAPE[:2]:
-        raise DataError(f"an image of writer {row['writer_id']} is {image!r}; right is a Pillow picture of 28x28.")
+        raise DataError(f"an image of writer {row['writer_id']} is {image!r}; expected a Pillow image of 28x28.")
     return np.asarray(image.convert("L"))[..., None]
 
 
@@ -185,5 +186,5 @@ def _row_label(row: Mapping[str, Any]) -> int:
     character = row["character"]
     label = CHARACTERS.find(character) if isinstance(character, str) and len(character) == 1 else character
     if not isinstance(label, int) or not 0 <= label < len(CHARACTERS):
-        raise DataError(f"character = {character!r} is unknown; right is one of {CHARACTERS}, or its number 0 to 61.")
+        raise DataError(f"character = {character!r} is unknown; expected one of {CHARACTERS}, or its number 0 to 61.")
     return label

@@ -1,8 +1,8 @@
-"""Bundled stand-in for FEMNIST: hundreds of invented writers, each with one consistent hand.
+"""Bundled stand-in for FEMNIST: hundreds of synthetic writers, each with a consistent handwriting.
 
-A writer follows the centre lines of a type face with a round pen. Centre lines come from the outlines that matplotlib
-ships, and every picture is drawn and supersampled here, with nothing but array arithmetic: no renderer, no hinting and
-no installed font can make the pictures differ between machines.
+A writer follows the centre lines of a typeface with a round pen. The centre lines come from the font outlines that
+matplotlib ships, and every image is drawn and supersampled here with array arithmetic alone. No renderer, hinting or
+installed font is involved, so the images are the same on every machine.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from workbench.errors import check_count
 __all__ = ["CHARACTERS", "IMAGES_PER_WRITER", "NUM_WRITERS", "load_glyphs"]
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-"""The 62 classes of FEMNIST in their order."""
+"""The 62 classes of FEMNIST, in label order."""
 
 NUM_WRITERS = 400
 IMAGES_PER_WRITER = 200
 
 SIDE = 28
 SUPERSAMPLING = 4
-"""Points per pixel side: 17 grey levels along an edge."""
+"""Samples per pixel side: 17 grey levels along an edge."""
 
-# Of the faces that matplotlib ships these draw all 62 characters; the plain ones are nearest to handwriting and so
-# have most of the writers.
+# Typefaces that matplotlib ships with all 62 characters, and the share of writers that use each. The plain ones are
+# closest to handwriting and have the largest shares.
 FACES = {
     "DejaVuSans": 0.26,
     "cmss10": 0.26,
@@ -42,7 +42,7 @@ FACES = {
     "cmb10": 0.07,
 }
 
-# How often FEMNIST's writers write each character, per thousand: forms full of digits, and a running English text.
+# How often FEMNIST's writers write each character, per thousand: forms full of digits, and English text.
 FREQUENCIES = (
     *(38,) * 10,
     *(11, 5, 20, 7, 10, 16, 3, 4, 22, 6, 3, 7, 17, 17, 51, 16, 3, 8, 41, 19, 23, 7, 7, 3, 8, 3),
@@ -50,7 +50,7 @@ FREQUENCIES = (
 )
 
 EM = 80
-"""Pixels per em in which the centre lines are found: fine enough for the largest hand at the supersampling above."""
+"""Pixels per em for finding the centre lines: fine enough for the largest handwriting at the supersampling above."""
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -60,7 +60,7 @@ def load_glyphs(seed: int = 0) -> Dataset:
     """The bundled hand-drawn characters: 28x28x1, 62 classes, ink (0) on white (1).
 
     Args:
-        seed: another seed, other writers.
+        seed: of the writers.
 
     >>> load_glyphs().client(0)
     ClientData(glyphs, client 0: 50 images of 28x28x1, 24 classes present)
@@ -79,7 +79,7 @@ def load_glyphs(seed: int = 0) -> Dataset:
 
 @lru_cache(maxsize=128)
 def _writer_pictures(seed: int, writer: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Everything that one writer wrote: images [n, H, W, 1] and labels [n]."""
+    """All data of one writer: images [n, H, W, 1] and labels [n]."""
     rng = np.random.default_rng([seed, writer])
     hand = Hand.draw(rng)
     forms = [hand.form(line, rng) for line in centre_lines(hand.face)]
@@ -91,13 +91,13 @@ def _writer_pictures(seed: int, writer: int) -> tuple[NDArray[np.uint8], NDArray
 
 @dataclass(frozen=True)
 class Hand:
-    """What all characters of one writer have in common; lengths in pixels, or in capital heights where so said."""
+    """The handwriting of one writer; lengths are in pixels unless stated otherwise."""
 
     face: str
     height: float
     """of a capital"""
     width: float
-    """of a character, relative to the face's own"""
+    """of a character, relative to its width in the typeface"""
     slant: float
     """sideways shift per height"""
     tilt: float
@@ -109,11 +109,11 @@ class Hand:
     wobble: float
     """unsteadiness, in capital heights"""
     drift: float
-    """how far off the middle a character may stand"""
+    """standard deviation of a character's offset from the centre of the image"""
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Hand:
-        """A writer at random."""
+        """A random writer."""
         height = rng.uniform(8.5, 11.5)
         return cls(
             face=str(rng.choice(list(FACES), p=list(FACES.values()))),
@@ -121,7 +121,7 @@ class Hand:
             width=rng.uniform(0.75, 1.2),
             slant=rng.normal(0.25, 0.2),
             tilt=rng.normal(0.0, 0.06),
-            # Large letters have long strokes: a finer pen keeps every writer's ink within what FEMNIST's writers use.
+            # Large letters have long strokes; a finer pen keeps the amount of ink in FEMNIST's range.
             pen=rng.uniform(11.5, 14.5) / height,
             pressure=rng.uniform(0.05, 0.15),
             wobble=rng.uniform(0.045, 0.085),
@@ -129,11 +129,11 @@ class Hand:
         )
 
     def form(self, line: Floats, rng: np.random.Generator) -> Floats:
-        """This writer's own shape of one character: its centre line [n, 2] bent, in every picture in the same way."""
+        """This writer's version of one character: its centre line [n, 2], bent the same way in every image."""
         return line + bend(line, self.wobble, rng)
 
     def write(self, form: Floats, rng: np.random.Generator) -> NDArray[np.uint8]:
-        """One picture [H, W] of a character; no two are quite the same."""
+        """One image [H, W] of a character, slightly different every time."""
         x, y = (form + bend(form, self.wobble, rng)).T
         x = self.width * x + (self.slant + rng.normal(0, 0.04)) * y
         angle = self.tilt + rng.normal(0, 0.04)
@@ -146,7 +146,7 @@ class Hand:
 
 
 def bend(points: Floats, size: float, rng: np.random.Generator) -> Floats:
-    """A smooth random field [n, 2] of the given size at points [n, 2]: what moves slowly along a stroke."""
+    """A smooth random field [n, 2] of the given size at points [n, 2], which varies slowly along a stroke."""
     num_waves = 4
     frequencies = rng.uniform(-0.5, 0.5, (2, num_waves))
     phases = rng.uniform(0, 2 * np.pi, num_waves)
@@ -155,7 +155,7 @@ def bend(points: Floats, size: float, rng: np.random.Generator) -> Floats:
 
 
 def ink(points: Floats, radii: Floats) -> NDArray[np.uint8]:
-    """A white picture [H, W] with black discs at points [n, 2] (row, column) of the given radii [n], all in pixels."""
+    """A white image [H, W] with black discs at points [n, 2] (row, column) of the given radii [n], all in pixels."""
     centres = points.clip(0, SIDE) * SUPERSAMPLING
     radii = radii * SUPERSAMPLING
     reach = int(np.ceil(radii.max()))
@@ -172,8 +172,8 @@ def ink(points: Floats, radii: Floats) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=len(FACES))
 def centre_lines(face: str) -> tuple[Floats, ...]:
-    """The middle of every stroke of the 62 characters: points [n, 2], x and y, capitals from 0 to 1."""
-    # matplotlib is slow to import, and only this needs it.
+    """The centre lines of the 62 characters: points [n, 2], x and y, scaled so that a capital has height 1."""
+    # matplotlib is slow to import, and only this function needs it.
     import matplotlib as mpl
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
@@ -207,7 +207,7 @@ def fill(polygons: list[Floats], height: int, width: int) -> Bools:
 
 
 def strokes(shapes: Bools) -> Bools:
-    """The middle lines, one cell wide, of shapes [..., H, W] whose border is empty."""
+    """The centre lines, one cell wide, of shapes [..., H, W] whose border is empty."""
     depth = np.zeros(shapes.shape, np.int8)
     inside = shapes
     while inside.any():
@@ -218,7 +218,7 @@ def strokes(shapes: Bools) -> Bools:
         before = lines
         for is_removable in THINNING:
             lines = lines & ~is_removable[neighbours(lines)]
-    # Thinning leaves a fork in every blunt end of a stroke, and a face has serifs: both are shallow.
+    # Thinning leaves a fork at every blunt end of a stroke, and a typeface may have serifs: both are shallow.
     shallow = depth < np.median(depth[lines])
     for _ in range(EM // 10):
         lines = lines & ~(IS_END[neighbours(lines)] & shallow)
@@ -235,7 +235,7 @@ def neighbours(shapes: Bools) -> NDArray[np.uint8]:
 
 
 def _thinning_rules() -> tuple[tuple[Bools, Bools], Bools]:
-    """For each byte of neighbours: may the cell go, in either turn of thinning (Zhang and Suen, 1984); is it an end."""
+    """For each byte of neighbours: may either pass of thinning (Zhang and Suen, 1984) remove the cell; is it an end."""
     near = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(bool).T
     num_near = near.sum(axis=0)
     is_one_run = (near & ~np.roll(near, 1, axis=0)).sum(axis=0) == 1

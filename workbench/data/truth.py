@@ -1,4 +1,4 @@
-"""The truth behind an update: the client whose update it is, or all clients of an aggregate."""
+"""The true data behind an update: one client's, or that of all clients of an aggregate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Truth"]
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The clients behind one update, as one set of images; empty where the truth is not known.
+    """The clients behind one update, as one set of images; empty if the truth is not known.
 
     >>> from workbench.data import load_dataset
     >>> clients = [load_dataset("glyphs").client(index, num_images=4) for index in (0, 1)]
@@ -30,7 +30,7 @@ class Truth:
 
     @staticmethod
     def of(truth: ClientData | Iterable[ClientData] | None) -> Truth:
-        """The truth from a client, from several, or from None where it is not known."""
+        """The truth from one client, several clients, or None if it is not known."""
         if isinstance(truth, Truth):
             return truth
         if isinstance(truth, ClientData):
@@ -58,7 +58,7 @@ class Truth:
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        """[A, K] how many images of each class every client has."""
+        """[A, K] the number of images of each class that each client has."""
         return np.stack([client.label_counts for client in self.clients])
 
     @property

@@ -1,4 +1,4 @@
-"""The honest side: local training, defences, aggregation, server rounds."""
+"""Federated averaging without an attack: local training, defences, aggregation, server rounds."""
 
 from workbench.federated.client import (
     ClientSecrets,

@@ -1,4 +1,4 @@
-"""The client's local training (the paper's Algorithm 1) and what the server gets to see of it."""
+"""The client's local training (the paper's Algorithm 1) and what the server observes of it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ __all__ = [
     "mean_weights",
 ]
 
-# An order of more images would not fit into memory, and the training would take days.
+# The batch order of a longer training would not fit into memory, and the training would take days.
 MOST_VISITS = 10**8
 
 
 class ClientSecrets(NamedTuple):
-    """What the client alone knows of its training.
+    """What only the client knows about its training.
 
     Attributes:
-        order: [E, N] the images in the order in which each epoch used them; batch b holds the positions b * m to
+        order: [E, N] the image indices in the order in which each epoch used them; batch b holds positions b * m to
             (b + 1) * m.
     """
 
@@ -49,7 +49,7 @@ class ClientSecrets(NamedTuple):
 
 
 def batch_order(num_images: int, epochs: int, seed: int, *, same_batches: bool = False) -> NDArray[np.int32]:
-    """[E, N]: each epoch's random order of the images, every image exactly once."""
+    """[E, N]: a random order of the images for each epoch."""
     rng = named_generator(seed, "client/batches")
     images = np.tile(np.arange(num_images, dtype=np.int32), (1 if same_batches else epochs, 1))
     return np.broadcast_to(rng.permuted(images, axis=1), (epochs, num_images))
@@ -74,7 +74,7 @@ def _train(
         labels: [N].
         order: [E, N].
         rate: the step size.
-        keys: [E, B] of the defence's draws.
+        keys: [E, B] random keys of the defence.
     """
     share = batch_share(1, len(labels), batch_size)
 
@@ -83,7 +83,7 @@ def _train(
         gradient = defended_gradient(model, defence, weights, *batch, key)
         return jax.tree.map(lambda w, g: w - rate * g, weights, gradient), None
 
-    # One epoch after the other, so that no more than one epoch's images are laid out in batches.
+    # A scan over epochs, so that only one epoch's batches are in memory at a time.
     def epoch(weights: Weights, xs: tuple[Array, Array]) -> tuple[Weights, None]:
         order, keys = xs
         chosen = in_batches(order[None], batch_size)
@@ -96,7 +96,7 @@ def _train(
 
 
 def check_training(model: Model, client: ClientData, config: ClientConfig, field: str = "client") -> None:
-    """The network, the client's images and the settings must fit each other."""
+    """Check that the network, the client's images and the settings fit together."""
     check_kind("model", model, Model)
     check_kind(field, client, ClientData)
     check_kind("config", config, ClientConfig)
@@ -107,7 +107,7 @@ def check_training(model: Model, client: ClientData, config: ClientConfig, field
     config.schedule(client.num_images)
     if config.epochs * client.num_images > MOST_VISITS:
         raise ConfigError(
-            f"epochs = {config.epochs} of {client.num_images} images is too long a training; "
+            f"epochs = {config.epochs} with {client.num_images} images is too much training; "
             f"epochs * num_images must be at most {MOST_VISITS}."
         )
 
@@ -115,7 +115,7 @@ def check_training(model: Model, client: ClientData, config: ClientConfig, field
 def client_update_with_secrets(
     model: Model, weights: Weights, client: ClientData, config: ClientConfig | None = None, seed: int = 0
 ) -> tuple[Observation, ClientSecrets]:
-    """As `client_update`, with the client's batch order beside it: for teaching and for the label-order experiment."""
+    """Like `client_update`, but also returns the client's batch order, for teaching and the label-order experiment."""
     config = ClientConfig() if config is None else config
     seed = check_count("seed", seed, minimum=0)
     check_training(model, client, config)
@@ -161,20 +161,20 @@ def client_update_with_secrets(
 def client_update(
     model: Model, weights: Weights, client: ClientData, config: ClientConfig | None = None, seed: int = 0
 ) -> Observation:
-    """Train on the client's images and return what the server sees of it.
+    """Train on the client's images and return what the server observes.
 
     Args:
         model: the network.
-        weights: what the server sent.
+        weights: the weights that the server sent.
         client: the private images and labels.
         config: how the client trains.
-        seed: of the batch order and the defence's draws.
+        seed: of the batch order and the defence's random numbers.
     """
     return client_update_with_secrets(model, weights, client, config, seed)[0]
 
 
 def mean_weights(weights: Sequence[Weights]) -> Weights:
-    """The mean of several weights of one network, each counting the same."""
+    """The unweighted mean of several weights of one network."""
     return jax.tree.map(lambda *arrays: sum(arrays) / len(arrays), *weights)
 
 
@@ -189,14 +189,16 @@ def aggregate(observations: Sequence[Observation]) -> Observation:
         check_kind(field, other, Observation)
         if other.num_clients != 1:
             raise ConfigError(
-                f"{field}.num_clients = {other.num_clients} must be 1: aggregate single clients' updates."
+                f"{field}.num_clients = {other.num_clients} must be 1: only single clients' updates can be aggregated."
             )
         for name in known:
             here, there = getattr(other, name), getattr(first, name)
             if here != there:
-                raise ConfigError(f"{field}.{name} = {here!r} must be that of the first, {there!r}.")
-        check_shapes(other.server_weights, f"{field}.server_weights", shapes_of(first.server_weights), "the first")
+                raise ConfigError(f"{field}.{name} = {here!r} must equal that of observations[0], {there!r}.")
+        check_shapes(
+            other.server_weights, f"{field}.server_weights", shapes_of(first.server_weights), "observations[0]"
+        )
         if not all(jax.tree.leaves(jax.tree.map(np.array_equal, other.server_weights, first.server_weights))):
-            raise ConfigError(f"{field}.server_weights must be those of the first: one round, one server.")
+            raise ConfigError(f"{field}.server_weights must equal those of observations[0]: all are from one round.")
     mean = mean_weights([observation.client_weights for observation in observations])
     return replace(first, client_weights=mean, num_clients=len(observations))

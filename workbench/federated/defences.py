@@ -20,30 +20,30 @@ __all__ = ["clipped", "defended_gradient", "draw_like", "example_keys", "is_kept
 
 
 def step_keys(key: Array, epochs: int, num_batches: int, *, independent: bool) -> Array:
-    """[E, B] the key of every local step's draws; not independent: those of the first epoch in every epoch."""
+    """[E, B] the random key of each local step; if not independent, every epoch uses those of the first epoch."""
     keys = jax.random.split(key, (epochs if independent else 1, num_batches))
     return jnp.broadcast_to(keys, (epochs, num_batches))
 
 
 def example_keys(key: Array, batch_size: int) -> Array:
-    """[M] the key of every example's draws in one local step."""
+    """[M] the random key of each example in one local step."""
     return jax.random.split(key, batch_size)
 
 
 def draw_like(weights: Weights, key: Array, draw: Callable[[Array, tuple[int, ...]], Array]) -> Weights:
-    """Random arrays of the shapes of the weights' arrays, each from ``draw(its own key, shape)``."""
+    """Random arrays with the shapes of the weights, each from ``draw(key, shape)`` with a different key."""
     leaves, structure = jax.tree.flatten(weights)
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(structure, [draw(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
 
 
 def is_kept(probability: float, key: Array, shape: tuple[int, ...]) -> Array:
-    """Which entries survive pruning: each is dropped with the given probability."""
+    """Which entries pruning keeps: each is dropped with the given probability."""
     return signed_uniform(key, shape) > np.float32(2 * probability - 1)
 
 
 def clipped(gradient: Weights, clip_norm: float) -> Weights:
-    """One example's gradient, made shorter where its norm over all layers together is above ``clip_norm``."""
+    """One example's gradient, scaled down if its norm over all layers is above ``clip_norm``."""
     norm = jnp.sqrt(sum((jnp.vdot(g, g) for g in jax.tree.leaves(gradient)), start=jnp.float32(0)))
     scale = clip_norm / jnp.maximum(norm, clip_norm)
     return jax.tree.map(lambda g: g * scale, gradient)
@@ -57,8 +57,8 @@ def defended_gradient(
     Args:
         images: [M, H, W, C] normalised.
         labels: [M].
-        share: [M] each image's part in the batch: 1 / size for images, 0 for padding.
-        key: of this step's random draws.
+        share: [M] each image's weight in the batch mean: 1 / size for images, 0 for padding.
+        key: the random key of this step.
     """
 
     def gradient_of(image: Array, label: Array) -> Weights:
@@ -89,14 +89,14 @@ def defended_gradient(
         assert defence.clip_norm is not None
         bound = defence.clip_norm
         gradient = _batch_mean(weights, lambda x, y: clipped(gradient_of(x, y), bound), share, images, labels)
-        # The noise belongs to the sum over the batch, the gradient is the mean.
+        # DP-SGD adds the noise to the sum over the batch; here the gradient is the mean, so the noise is scaled too.
         return with_noise(gradient, draw_like(weights, key, normal), defence.strength * bound * share.max())
 
     return batch_gradient(model, weights, images, labels, share)
 
 
 def _batch_mean(like: Weights, of_example: Callable[..., Weights], share: Array, *examples: Array) -> Weights:
-    """The mean of ``of_example`` over the batch, one example at a time: all at once would take M gradients' memory."""
+    """The mean of ``of_example`` over the batch, one example at a time to avoid storing M gradients."""
 
     def add_example(total: Weights, example: tuple[Array, ...]) -> tuple[Weights, None]:
         part, *arrays = example

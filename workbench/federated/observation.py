@@ -1,4 +1,4 @@
-"""What the server sees of a client's training, and nothing more."""
+"""What the server observes of a client's training."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["Observation"]
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The weights that went to a client, those that came back, and what the server knows of the training.
+    """The weights sent to a client, the weights it returned, and what the server knows about its training.
 
-    Of an aggregate of several clients, ``client_weights`` is the mean of their weights.
+    For an aggregate of several clients, ``client_weights`` is the mean of their weights.
 
     Attributes:
         server_weights: before the client's local training.
         client_weights: after it.
-        image_shape: (H, W, C) of the client's pictures.
+        image_shape: (H, W, C) of the client's images.
         num_classes: K.
         normalization: how pixels become network inputs.
-        num_images: N, of each client.
+        num_images: N, per client.
         epochs: E.
         batch_size: m.
         learning_rate: of the client's SGD.
-        num_clients: A, how many clients the update is the mean of.
+        num_clients: A, the number of clients in the aggregate.
     """
 
     server_weights: Weights = field(repr=False)
@@ -75,7 +75,7 @@ class Observation:
 
     @property
     def batches_per_epoch(self) -> int:
-        """B, counting a ragged last batch."""
+        """B, including a smaller last batch."""
         return self.schedule.batches_per_epoch
 
     @property

@@ -1,4 +1,4 @@
-"""The server's side of honest training: choose clients, collect their updates, average, measure."""
+"""The server's side of federated averaging: choose clients, collect their updates, average, evaluate."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["Round", "accuracy", "server_rounds"]
 
 
 class Round(NamedTuple):
-    """What one communication round left behind."""
+    """The record of one communication round."""
 
     number: int  # from 1
     clients: tuple[int, ...]
-    accuracy: float | None  # in [0, 1], where it was measured
+    accuracy: float | None  # in [0, 1]; None if not evaluated
 
 
 @partial(jax.jit, static_argnums=0)
@@ -40,7 +40,7 @@ def _num_correct(model: Model, weights: Weights, inputs: Array, labels: Array) -
 
 
 def accuracy(model: Model, weights: Weights, inputs: ArrayLike, labels: ArrayLike, batch_size: int = 500) -> float:
-    """The part of the normalised images [n, H, W, C] that the network gives the right class.
+    """The fraction of the normalised images [n, H, W, C] that the network classifies correctly.
 
     Args:
         labels: [n] classes.
@@ -51,13 +51,13 @@ def accuracy(model: Model, weights: Weights, inputs: ArrayLike, labels: ArrayLik
     batch_size = check_count("batch_size", batch_size)
     images = _check_inputs(inputs, model)
     classes = check_labels(labels, len(images), model.num_classes)
-    # Up to the next power of two: few shapes, however many images there are, so few compilations.
+    # Rounded up to a power of two, so that different numbers of images share compilations.
     batch_size = min(batch_size, 1 << (len(images) - 1).bit_length())
     correct = 0
     for start in range(0, len(images), batch_size):
         x, y = images[start : start + batch_size], classes[start : start + batch_size]
         padding = (0, batch_size - len(x))
-        # One shape for all batches, one compilation; padded labels match no class.
+        # All batches have one shape, so there is one compilation; padded labels match no class.
         x, y = np.pad(x, [padding, (0, 0), (0, 0), (0, 0)]), np.pad(y, padding, constant_values=-1)
         correct += int(_num_correct(model, weights, jnp.asarray(x), jnp.asarray(y)))
     return correct / len(images)
@@ -94,20 +94,20 @@ def server_rounds(
     save_to: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> tuple[Weights, list[Round]]:
-    """Federated averaging over a number of rounds; every chosen client counts the same.
+    """Federated averaging over a number of rounds, with equal weight for every chosen client.
 
     Args:
         model: the network.
-        weights: to start from.
+        weights: the initial weights.
         clients: to choose from.
         config: how each client trains.
-        rounds: how many communication rounds.
-        clients_per_round: how many clients each round chooses at random.
-        seed: of the choices, the clients' batch orders and their defences' draws.
+        rounds: the number of communication rounds.
+        clients_per_round: how many clients are chosen at random in each round.
+        seed: of the choice of clients, their batch orders and their defences' random numbers.
         evaluate: weights to accuracy in [0, 1], for instance a partial `accuracy`.
         evaluate_every: rounds between two evaluations; the last round is always evaluated.
         save_every: rounds between two saved files ``weights_after_round_<number>.safetensors``.
-        save_to: the folder for them.
+        save_to: the folder for the saved files.
         progress: show a progress bar.
 
     Returns:

@@ -1,1 +1,1 @@
-"""Files: read with bounds, written whole or not at all, never unpickled."""
+"""Files: validated when read, written atomically, never unpickled."""

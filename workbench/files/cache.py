@@ -1,4 +1,4 @@
-"""Where the workbench keeps what it can make or fetch again: downloads, and what is compiled for this machine."""
+"""The cache folder: downloads, and libraries compiled for this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder() -> Path:
-    """``$WORKBENCH_CACHE``, or the operating system's place for such files."""
+    """``$WORKBENCH_CACHE``, or the operating system's cache folder."""
     import pooch
 
     return Path(os.environ.get("WORKBENCH_CACHE") or pooch.os_cache("fedavg-leakage-workbench"))

@@ -1,7 +1,7 @@
-"""Files that are checked before anything in them is believed: safetensors, with settings as JSON, never unpickled.
+"""Files that are validated before use: safetensors with settings as JSON, never unpickled.
 
-The metadata holds what kind of file it is, a format version, the settings, and a SHA-256 of settings and tensors
-together, so that no bit of either can change unnoticed.
+The metadata holds the kind of file, a format version, the settings, and a SHA-256 of settings and tensors, which
+detects any change to either.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Tensors", "check_keys", "fitting_together", "kind_of", "read", "writ
 
 Tensors = dict[str, NDArray[Any]]
 
-# Far above what the workbench writes, far below what would hurt: a parser makes much of few bytes.
+# Far above what the workbench writes, and small enough that parsing cannot exhaust memory.
 _LARGEST_HEADER = 8 * 2**20
 _LARGEST_SETTINGS = 2**20
 
-# What unbelievable settings and tensors make our own constructors, NumPy and JSON's types raise.
-_MISFITS = (
+# What our constructors, NumPy and JSON's types raise on invalid settings and tensors.
+_INVALID_CONTENT = (
     WorkbenchError,
     AttributeError,
     LookupError,
@@ -45,31 +45,31 @@ _MISFITS = (
 
 
 def write(path: str | os.PathLike[str], kind: str, version: int, settings: dict[str, Any], tensors: Tensors) -> None:
-    """Write beside, sync, then put in place: a reader finds the old file or the new one."""
+    """Write a file atomically: a reader sees either the old file or the new one."""
     text = json.dumps(settings, sort_keys=True, allow_nan=False)
     metadata = {"kind": kind, "format": str(version), "settings": text}
     write_atomically(path, save(tensors, {**metadata, "sha256": _digest(metadata, tensors)}))
 
 
 def read(path: str | os.PathLike[str], kind: str, version: int) -> tuple[dict[str, Any], Tensors]:
-    """The settings and tensors of a whole file of this kind, of this format version or an older one."""
+    """The settings and tensors of a complete file of this kind, in this format version or an older one."""
     try:
         file = Path(path)
     except TypeError:
         raise CheckpointError(f"path = {shown(path)} must be the path of a saved {kind}.") from None
     if not file.is_file():
-        raise CheckpointError(f"{file} does not exist: there is no saved {kind}.")
+        raise CheckpointError(f"{file} does not exist; expected a saved {kind}.")
     try:
         settings, tensors = _read(file, kind, version)
     except CheckpointError:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
-        raise CheckpointError(f"{file} is not a whole {kind}: {shown(str(error))}.") from None
+        raise CheckpointError(f"{file} is not a complete {kind}: {shown(str(error))}.") from None
     return settings, tensors
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """What kind of file it says it is, before anything in it is believed; empty where it says nothing."""
+    """The kind of file according to its metadata, without validating the rest; empty if the metadata has none."""
     file = Path(path)
     try:
         _check_header(file, "file of the workbench")
@@ -78,25 +78,25 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     except (SafetensorError, OSError, ValueError, MemoryError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{file} is not a whole file of the workbench: {shown(str(error))}.") from None
+        raise CheckpointError(f"{file} is not a complete file of the workbench: {shown(str(error))}.") from None
 
 
 @contextmanager
 def fitting_together(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
-    """Around the use of what was read: whatever does not fit ends in one sentence."""
+    """A context for using what was read: invalid content becomes a `CheckpointError` with one sentence."""
     try:
         yield
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    except _MISFITS as error:
+    except _INVALID_CONTENT as error:
         reason = str(error) or type(error).__name__
-        raise CheckpointError(f"{path} does not hold a {kind} that fits together: {reason}") from None
+        raise CheckpointError(f"{path} does not hold a consistent {kind}: {reason}") from None
 
 
-def check_keys(found: dict[str, Any], right: Iterable[str]) -> None:
-    """The settings must be those that were written: one more or one fewer is a mistake."""
-    if wrong := sorted(set(found) ^ set(right)):
-        raise CheckpointError(f"its settings differ from the right ones in {shown(wrong[0])}.")
+def check_keys(found: dict[str, Any], expected: Iterable[str]) -> None:
+    """Check that the settings have exactly the expected keys."""
+    if wrong := sorted(set(found) ^ set(expected)):
+        raise CheckpointError(f"its settings differ from the expected ones in {shown(wrong[0])}.")
 
 
 def _read(file: Path, kind: str, version: int) -> tuple[dict[str, Any], Tensors]:
@@ -110,7 +110,7 @@ def _read(file: Path, kind: str, version: int) -> tuple[dict[str, Any], Tensors]
     text = metadata["settings"]
     settings = json.loads(text) if len(text) <= _LARGEST_SETTINGS else None
     if not isinstance(settings, dict):
-        raise CheckpointError(f"{file} is not a saved {kind}: its settings are no JSON object of a sensible size.")
+        raise CheckpointError(f"{file} is not a saved {kind}: its settings are not a JSON object, or are too large.")
     return settings, tensors
 
 
@@ -118,9 +118,9 @@ def _check_header(file: Path, kind: str) -> None:
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = opened.read(length) if length <= _LARGEST_HEADER else b""
-    # JSON would allow tabs and line ends between its parts, where no checksum sees them; nothing of ours has any.
+    # JSON allows tabs and line breaks between tokens, which the checksum does not cover; the workbench writes none.
     if not header or min(header) < 0x20:
-        raise CheckpointError(f"{file} is not a whole {kind}: its header is missing, too long or damaged.")
+        raise CheckpointError(f"{file} is not a complete {kind}: its header is missing, too long or damaged.")
 
 
 def _check_kind(file: Path, metadata: dict[str, str], kind: str, version: int) -> None:

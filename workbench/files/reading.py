@@ -1,4 +1,4 @@
-"""Reading files that may be anything: whatever is wrong with one, the error is ours and names it."""
+"""Reading files of unknown content: every failure becomes a `DataError` that names the file."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from workbench.errors import DataError
 __all__ = ["existing_path", "read_npz", "reading"]
 
 
-def existing_path(path: str | os.PathLike[str], right: str) -> Path:
-    """``path`` as a Path if something is there; ``right`` says what should be."""
+def existing_path(path: str | os.PathLike[str], expected: str) -> Path:
+    """``path`` as a Path if it exists; ``expected`` describes what should be there."""
     try:
         found = Path(path).expanduser()
         exists = found.exists()
     except (TypeError, ValueError, RuntimeError, OSError):
-        # No path at all, a home of nobody, a name too long for any file system.
-        raise DataError(f"path = {path!r:.200} is not a path; right is {right}.") from None
+        # Not a path, the home folder of an unknown user, or a name too long for the file system.
+        raise DataError(f"path = {path!r:.200} is not a path; expected {expected}.") from None
     if not exists:
-        raise DataError(f"path = '{found}' does not exist; right is {right}.")
+        raise DataError(f"path = '{found}' does not exist; expected {expected}.")
     return found
 
 
 @contextmanager
-def reading(path: Path, right: str) -> Iterator[None]:
-    """Turn any failure to read ``path`` into one sentence that names the file and what would be ``right``.
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """A context that turns any failure to read ``path`` into one sentence with the file and what is ``expected``.
 
     >>> with reading(Path("pictures.npz"), "an .npz file"):
     ...     raise EOFError("no more bytes")
     Traceback (most recent call last):
     ...
-    workbench.errors.DataError: pictures.npz cannot be read (no more bytes); right is an .npz file.
+    workbench.errors.DataError: pictures.npz cannot be read (no more bytes); expected an .npz file.
     """
     try:
         yield
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    # Readers of zip, gzip, tar, JSON and pictures raise a dozen different types on bytes that are not theirs.
+    # Readers of zip, gzip, tar, JSON and images raise a dozen different types on invalid bytes.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise DataError(f"{path} cannot be read ({reason}); right is {right}.") from None
+        raise DataError(f"{path} cannot be read ({reason}); expected {expected}.") from None
 
 
-def read_npz(path: Path, right: str, *names: str) -> tuple[NDArray[Any], ...]:
+def read_npz(path: Path, expected: str, *names: str) -> tuple[NDArray[Any], ...]:
     """The named arrays of an ``.npz`` file; nothing in it is ever unpickled."""
-    # Opened here: NumPy leaves a file open that it takes for a zip archive and cannot read.
-    with reading(path, right), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+    # Opened here because NumPy does not close a file that looks like a zip archive but cannot be read.
+    with reading(path, expected), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         missing = [name for name in names if name not in archive.files]
         if missing:
             raise DataError(
-                f"has no array {missing[0]!r}, only {', '.join(archive.files) or 'none'}; right is {right}."
+                f"has no array {missing[0]!r}, only {', '.join(archive.files) or 'none'}; expected {expected}."
             )
         return tuple(archive[name] for name in names)

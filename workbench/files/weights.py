@@ -1,4 +1,4 @@
-"""Weights on disk: written as safetensors, read from safetensors or ``.npz``, never unpickled."""
+"""Files of weights: written as safetensors, read from safetensors or ``.npz``, never unpickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.training.weights import Weights, check_weights
 
 __all__ = ["load_weights", "save_weights"]
 
-RIGHT = "a .safetensors or .npz file with floating-point arrays named 'layer/array', e.g. 'Conv_0/kernel'"
+EXPECTED = "a .safetensors or .npz file with floating-point arrays named 'layer/array', e.g. 'Conv_0/kernel'"
 
 
 def save_weights(path: str | os.PathLike[str], weights: Weights) -> None:
@@ -33,18 +33,18 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
 
     Args:
         path: a ``.safetensors`` or ``.npz`` file.
-        model: where given, the weights must be this network's.
+        model: if given, the weights must fit this network.
     """
-    file = existing_path(path, RIGHT)
+    file = existing_path(path, EXPECTED)
     if not file.is_file():
-        raise DataError(f"path = '{file}' is not a file; right is {RIGHT}.")
-    with reading(file, RIGHT):
+        raise DataError(f"path = '{file}' is not a file; expected {EXPECTED}.")
+    with reading(file, EXPECTED):
         arrays = _read_npz(file) if file.suffix == ".npz" else load(file.read_bytes())
     weights: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         layer, _, leaf = name.rpartition("/")
         if not layer or not leaf:
-            raise DataError(f"{file} holds an array named {name!r}; right is {RIGHT}.")
+            raise DataError(f"{file} holds an array named {name!r}; expected {EXPECTED}.")
         weights.setdefault(layer, {})[leaf] = array
     if model is None:
         return check_weights(weights, field=str(file))
@@ -52,6 +52,6 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
 
 
 def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    # Opened here: NumPy leaves a file open that it takes for a zip archive and cannot read.
+    # Opened here because NumPy does not close a file that looks like a zip archive but cannot be read.
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

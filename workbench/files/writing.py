@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["make_folder", "write_atomically"]
 
 
 def make_folder(path: str | os.PathLike[str], field: str = "path") -> Path:
-    """The folder, made where it does not exist."""
+    """The folder, created if it does not exist."""
     try:
         folder = Path(path)
     except TypeError:
@@ -20,12 +20,12 @@ def make_folder(path: str | os.PathLike[str], field: str = "path") -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise DataError(f"{field} = '{folder}' cannot be used as a folder: {_reason(error)}.") from None
+        raise DataError(f"{field} = '{folder}' is not a writable directory: {_reason(error)}.") from None
     return folder
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write beside, sync, then replace: a reader finds the old file or the new one, never a part."""
+    """Write to a temporary file in the same folder, sync, then rename: a reader never sees a partial file."""
     try:
         target = Path(path)
     except TypeError:

@@ -1,1 +1,1 @@
-"""Local training, run by the client and simulated by the attacker: layers, chains of them, SGD, and the same in C++."""
+"""Local training, run by the client and simulated by the attacker: layers, networks, SGD, and the same in C++."""

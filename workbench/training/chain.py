@@ -1,14 +1,13 @@
-"""A network as a chain of linear maps, each followed by ReLU and pooling, with its derivatives written out by hand.
+"""A network as a chain of linear maps, each followed by ReLU and pooling, with hand-written derivatives.
 
-The attack differentiates through hundreds of local training steps, so what one step keeps and recomputes decides its
-speed. Three functions do all the work:
+The attack differentiates through hundreds of local training steps, so its speed depends on what each step stores and
+recomputes. There are three main functions:
 
 - `logits`: the network.
-- `loss_gradient`: the gradient of the batch loss in the weights, and the few arrays worth keeping from it.
+- `loss_gradient`: the gradient of the batch loss with respect to the weights, and the arrays worth storing.
 - `gradient_derivative`: the derivative of that gradient. With ``L`` the batch loss and ``v`` a direction in weight
-  space it gives both ``d/dw <v, dL/dw>`` (a Hessian-vector product) and ``d/dx <v, dL/dw>``, from one forward-mode pass
-  over
-  the gradient computation: nine matrix products per layer and local step in all, which is the least that will do.
+  space, it computes both ``d/dw <v, dL/dw>`` (a Hessian-vector product) and ``d/dx <v, dL/dw>`` in one forward-mode
+  pass over the gradient computation. This takes nine matrix products per layer and local step, the minimum.
 
 Letters in shapes: M images, H, W, C, K classes.
 """
@@ -40,12 +39,12 @@ Kernel = Any  # an array, or a `DelayedKernel` within a block of local steps
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear map with bias, then ReLU and 2 x 2 average pooling where asked.
+    """A linear map with bias, then optionally ReLU and 2 x 2 average pooling.
 
     Attributes:
         name: the key of its weights.
         kernel_shape: (k, k, C, F) for a convolution, (i, o) for a dense layer, which flattens its input.
-        padding: zeros around the picture, for a convolution.
+        padding: of a convolution, with zeros.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Layer:
         return len(self.kernel_shape) == 2
 
     def linear(self, inputs: Array, kernel: Kernel) -> Array:
-        """Without the bias."""
+        """The linear map without the bias."""
         if not self.is_dense:
             return convolution(inputs, kernel, self.padding)
         rows = inputs.reshape(len(inputs), -1)
@@ -73,12 +72,12 @@ class Layer:
         return z + bias.reshape((1,) * (z.ndim - 1) + bias.shape)
 
     def activate(self, outputs: Array) -> tuple[Array, Array]:
-        """What the next layer sees, and where the ReLU let through."""
+        """The input of the next layer, and where the ReLU is active."""
         active = outputs > 0
         return self.activation(active, outputs), active
 
     def activation(self, active: Array, outputs: Array) -> Array:
-        """The part after the linear map as a linear function, given where the ReLU lets through."""
+        """ReLU and pooling as a linear function, given where the ReLU is active."""
         if self.relu:
             outputs = jnp.where(active, outputs, jnp.zeros_like(outputs))
         return average_pool(outputs) if self.pool else outputs
@@ -88,13 +87,13 @@ class Layer:
         return jnp.where(active, gradient, jnp.zeros_like(gradient)) if self.relu else gradient
 
     def kernel_gradient(self, *products: tuple[Array, Array], rows: bool = False) -> Array | Outer:
-        """The sum over the given (inputs, output gradient) of their kernel gradients; as rows where asked."""
+        """The sum of the kernel gradients of the given (inputs, output gradient) pairs, as an `Outer` if ``rows``."""
         if not self.is_dense:
             return sum(
                 (convolution_kernel_gradient(x, dz, self.padding) for x, dz in products[1:]),
                 start=convolution_kernel_gradient(*products[0], self.padding),
             )
-        # One product of all rows moves the kernel through memory once.
+        # A single product of all rows reads and writes the kernel only once.
         left = jnp.concatenate([x.reshape(len(x), -1) for x, _ in products])
         right = jnp.concatenate([dz for _, dz in products])
         return Outer(left, right) if rows else dense(left.T, right)
@@ -112,18 +111,18 @@ class Layer:
 class Residuals(NamedTuple):
     """What `gradient_derivative` needs from `loss_gradient`, besides the images and weights.
 
-    The gradient at a layer's output is kept after pooling, where it is four times smaller.
+    The gradient at a layer's output is stored after pooling, where it is four times smaller.
     """
 
     inputs: tuple[Array, ...]  # of every layer but the first
-    active: tuple[Array, ...]  # of every layer but the last: where the ReLU let through
-    gradients: tuple[Array, ...]  # of the loss in `inputs`
+    active: tuple[Array, ...]  # of every layer but the last: where the ReLU is active
+    gradients: tuple[Array, ...]  # of the loss with respect to `inputs`
     logit_gradient: Array  # [M, K]
     probabilities: Array  # [M, K]
 
 
 def features(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:
-    """[M, H, W, C] normalised images to [M, i], what enters the last layer."""
+    """[M, H, W, C] normalised images to [M, i], the input of the last layer."""
     x = images
     for layer in layers[:-1]:
         x, _ = layer.activate(layer.outputs(x, weights[layer.name]))
@@ -138,12 +137,12 @@ def logits(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:
 def loss_gradient(
     layers: tuple[Layer, ...], weights: Weights, images: Array, labels: Array, share: Array
 ) -> tuple[Weights, Residuals]:
-    """The gradient of ``sum_i share[i] * cross_entropy_i`` in the weights, and what to keep of it.
+    """The gradient of ``sum_i share[i] * cross_entropy_i`` with respect to the weights, and its residuals.
 
     Args:
         images: [M, H, W, C] normalised.
         labels: [M] classes.
-        share: [M] each image's part in the loss: 1 / M in a full batch, 0 for padding.
+        share: [M] each image's weight in the loss: 1 / M in a full batch, 0 for padding.
     """
     x = images
     inputs, active = [], []
@@ -176,9 +175,9 @@ def loss_gradient(
 def gradient_derivative(
     layers: tuple[Layer, ...], weights: Weights, images: Array, share: Array, kept: Residuals, direction: Weights
 ) -> tuple[Weights, Array]:
-    """The derivatives of ``<direction, loss_gradient>`` in the weights and in the images [M, H, W, C].
+    """The derivatives of ``<direction, loss_gradient>`` with respect to the weights and the images [M, H, W, C].
 
-    Forward mode in the direction, over the gradient computation: a dot stands for the derivative in that direction.
+    Forward mode over the gradient computation: the suffix ``_dot`` marks a derivative along the direction.
     """
     x_dots: list[Array] = []
     x, z_dot = images, images

@@ -1,10 +1,10 @@
-"""The few layers that the networks use, and how a convolution is computed.
+"""The layers that the networks use, and how a convolution is computed.
 
-A convolution and its two gradients are one family: each is linear in two of (input, kernel, output), and its own
-gradients are the other two. They are written here as three functions that differentiate into each other, each a plain
-``NHWC x HWIO -> NHWC`` convolution. That form matters: inside a `lax.scan`, XLA's CPU backend has a fast path for it
-alone, and the gradients that JAX derives by itself (the same convolution with permuted dimensions) run an order of
-magnitude slower there. On accelerators XLA folds the transpositions into the library call.
+A convolution and its two gradients form a family: each is linear in two of (input, kernel, output), and its gradients
+are the other two. They are three functions here whose derivatives are expressed by each other, each a plain
+``NHWC x HWIO -> NHWC`` convolution. The form matters: inside a `lax.scan`, XLA's CPU backend has a fast path only for
+this form, and the gradients that JAX derives (the same convolution with permuted dimensions) run an order of magnitude
+slower. On accelerators, XLA folds the transpositions into the library call.
 
 Letters in shapes: M images, H x W pixels (h x w after the convolution), C channels in, F channels out.
 """
@@ -55,7 +55,7 @@ def convolution(inputs: Array, kernel: Array, padding: int) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def convolution_input_gradient(output_gradient: Array, kernel: Array, padding: int) -> Array:
-    """[M, h, w, F] to [M, H, W, C]: the transpose of `convolution` in its inputs."""
+    """[M, h, w, F] to [M, H, W, C]: the transpose of `convolution` with respect to its inputs."""
     if kernel.shape[2] <= _FEW_CHANNELS:
         return _add_overlaps(output_gradient, kernel, padding)
     flipped = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
@@ -63,9 +63,9 @@ def convolution_input_gradient(output_gradient: Array, kernel: Array, padding: i
 
 
 def _add_overlaps(output_gradient: Array, kernel: Array, padding: int) -> Array:
-    """The same as one product for all k * k offsets, whose results are shifted and added.
+    """The same as one matrix product for all k * k offsets, whose results are shifted and added.
 
-    A convolution with few output channels leaves most of a vector unit idle: this is twice as fast at 1 to 3 channels.
+    A convolution with few output channels leaves most of a vector unit idle; this is twice as fast at 1 to 3 channels.
     """
     k, _, channels, _ = kernel.shape
     images, height, width, filters = output_gradient.shape
@@ -86,13 +86,13 @@ def _add_overlaps(output_gradient: Array, kernel: Array, padding: int) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def convolution_kernel_gradient(inputs: Array, output_gradient: Array, padding: int) -> Array:
-    """[M, H, W, C] and [M, h, w, F] to [k, k, C, F]: the transpose of `convolution` in its kernel."""
+    """[M, H, W, C] and [M, h, w, F] to [k, k, C, F]: the transpose of `convolution` with respect to its kernel."""
     channels_as_images = inputs.transpose(3, 1, 2, 0)
     gradient_as_kernel = output_gradient.transpose(1, 2, 0, 3)
     return _convolve(channels_as_images, gradient_as_kernel, padding).transpose(1, 2, 0, 3)
 
 
-# The transposes of each function: of z = conv(x, k), x' = input_gradient(z', k) and k' = kernel_gradient(x, z').
+# The transposes of each function: for z = conv(x, k), x' = input_gradient(z', k) and k' = kernel_gradient(x, z').
 convolution.defvjp(
     lambda x, k, padding: (convolution(x, k, padding), (x, k)),
     lambda padding, xk, z: (

@@ -1,4 +1,4 @@
-"""What a network is: a record of pure functions on a tree of weights."""
+"""The type of a network: a record of pure functions on a tree of weights."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["Model", "check_image_shape"]
 class Model:
     """A network as pure functions on a tree of weights.
 
-    For one's own network give the functions; everything else in the workbench works with it as with the built-in ones.
-    The last layer must be linear, with its ``kernel`` [i, K] (and ``bias`` [K], where it has one) in the weights under
-    the last name of ``layer_names``: that is where label information sits.
+    A custom network is defined by its functions; everything else in the workbench treats it like a built-in network.
+    The last layer must be linear. Its ``kernel`` [i, K] (and ``bias`` [K], if it has one) is in the weights under the
+    last name of ``layer_names``, where the label recovery reads it.
 
     Attributes:
-        name: for people and for saved files.
+        name: shown to people and stored in files.
         image_shape: (H, W, C) of one input.
         num_classes: K.
         layer_names: the keys of the weights, from the input to the output.
         init: seed to weights, ``{layer name: {"kernel": ..., "bias": ...}}``.
         apply: (weights, normalised images [M, H, W, C]) to logits [M, K].
-        features: (weights, normalised images [M, H, W, C]) to what enters the last layer [M, i].
-        chain: the layers, where the network is a chain of them: gradients then come from hand-written code.
-        options: the arguments that `build` needs to make this network again; None for one's own.
+        features: (weights, normalised images [M, H, W, C]) to the input of the last layer [M, i].
+        chain: the layers, if the network is a chain of them; gradients then use hand-written code.
+        options: the arguments with which `build` recreates this network; None for a custom network.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Model:
         object.__setattr__(self, "image_shape", check_image_shape(self.image_shape))
         object.__setattr__(self, "num_classes", check_count("num_classes", self.num_classes, minimum=2))
         if not isinstance(self.layer_names, tuple | list) or not all(isinstance(n, str) for n in self.layer_names):
-            raise ConfigError(f"layer_names = {shown(self.layer_names)} must be the names of the layers.")
+            raise ConfigError(f"layer_names = {shown(self.layer_names)} must be a sequence of layer names.")
         object.__setattr__(self, "layer_names", tuple(self.layer_names))
         for function in ("init", "apply", "features"):
             if not callable(getattr(self, function)):
@@ -61,7 +61,7 @@ class Model:
             self._check_functions()
 
     def _check_functions(self) -> None:
-        """One's own functions must fit each other: too many logits, say, would train without a word."""
+        """Check that custom functions fit together; too many logits, for instance, would train silently."""
         weights = _result_shape("init", partial(self.init, 0))
         if not isinstance(weights, dict) or not all(isinstance(arrays, dict) for arrays in weights.values()):
             raise ConfigError(f"init(0) = {shown(weights)} must be {{layer: {{name: array}}}}.")
@@ -70,8 +70,8 @@ class Model:
         kernel = weights[self.last_layer].get("kernel")
         if kernel is None or len(kernel.shape) != 2 or kernel.shape[1] != self.num_classes:
             raise ConfigError(
-                f"init(0)['{self.last_layer}'] must have a kernel [i, {self.num_classes}]: the last layer is linear, "
-                "with one output for each class."
+                f"init(0)['{self.last_layer}'] must have a kernel [i, {self.num_classes}]: the last layer must be "
+                "linear with one output for each class."
             )
         images = jnp.zeros((2, *self.image_shape))
         for name, function, width in (
@@ -80,7 +80,7 @@ class Model:
         ):
             found = getattr(_result_shape(name, function, weights, images), "shape", None)
             if found != (2, width):
-                raise ConfigError(f"{name} makes {found} of 2 images; it must make (2, {width}).")
+                raise ConfigError(f"{name} returns shape {found} for 2 images; it must return (2, {width}).")
 
     @property
     def last_layer(self) -> str:
@@ -99,10 +99,10 @@ class Model:
 
 
 def _result_shape(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The shapes of what somebody's function returns, without computing it."""
+    """The shapes of what a custom function returns, without computing it."""
     try:
         return jax.eval_shape(function, *arguments)
-    # Whatever it raises, the error says which function it was and keeps the cause.
+    # It may raise anything; the error names the function and keeps the cause.
     except Exception as error:
         raise ConfigError(f"{name} fails with {type(error).__name__}: {shown(str(error))}.") from error
 

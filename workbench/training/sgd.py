@@ -1,7 +1,8 @@
-"""Local training: the gradient of a batch, and a number of SGD steps in a row.
+"""Local training: the gradient of a batch, and a sequence of SGD steps.
 
-The client runs these steps and the attacker simulates them: with one function the two cannot differ. The steps are a
-`lax.scan`, so that compile time does not grow with their number, and the result is differentiable in the images.
+The client runs these steps and the attacker simulates them; both call the same function, so they cannot differ. The
+steps are a `lax.scan`, so compile time does not grow with their number, and the result is differentiable with respect
+to the images.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["Batches", "batch_gradient", "batch_loss", "batch_share", "in_batches
 
 Layers = tuple[chain.Layer, ...]
 
-# The steps of a block in which the updates of dense layers are delayed. On the FEMNIST network 5 are 6 % faster than 10
-# at batch size 5, and as fast at batch size 1. A layer takes part where its kernel is large and the rows of a block are
-# few beside its own: at batch size 10 the FEMNIST network is faster without.
+# The number of steps in a block, within which the updates of dense layers are delayed. On the FEMNIST network, 5 steps
+# are 6 % faster than 10 at batch size 5, and equally fast at batch size 1. Updates are delayed only for layers with a
+# large kernel that has many more rows than a block stores: at batch size 10, the FEMNIST network is faster without.
 _BLOCK_STEPS = 5
 _MIN_DELAYED = 2**16
 _MAX_ROWS_SHARE = 1 / 4
@@ -37,7 +38,7 @@ class Batches(NamedTuple):
     Attributes:
         images: [S, M, H, W, C] normalised.
         labels: [S, M] classes.
-        share: [S, M] each image's part in its batch: 1 / size for images, 0 for padding.
+        share: [S, M] each image's weight in its batch: 1 / size for images, 0 for padding.
     """
 
     images: Array
@@ -46,7 +47,7 @@ class Batches(NamedTuple):
 
 
 def in_batches(values: Array, batch_size: int) -> Array:
-    """[E, N, ...] to [E * B, M, ...], the last batch of each epoch padded with zeros where N is not a multiple of M."""
+    """[E, N, ...] to [E * B, M, ...]; the last batch of each epoch is padded with zeros if M does not divide N."""
     num_epochs, num_images = values.shape[:2]
     fill = -num_images % batch_size
     padded = jnp.pad(values, [(0, 0), (0, fill)] + [(0, 0)] * (values.ndim - 2)) if fill else values
@@ -60,13 +61,13 @@ def batch_share(num_epochs: int, num_images: int, batch_size: int) -> Array:
 
 
 def batch_loss(model: Model, weights: Weights, images: Array, labels: Array, share: Array) -> Array:
-    """``sum_i share[i] * cross_entropy_i``: with ``share = 1 / M`` the mean over the batch."""
+    """``sum_i share[i] * cross_entropy_i``; with ``share = 1 / M`` this is the mean over the batch."""
     log_probabilities = jax.nn.log_softmax(model.apply(weights, images))
     return -(share * jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)[:, 0]).sum()
 
 
 def batch_gradient(model: Model, weights: Weights, images: Array, labels: Array, share: Array) -> Weights:
-    """The gradient of `batch_loss` in the weights."""
+    """The gradient of `batch_loss` with respect to the weights."""
     if model.chain is not None:
         return chain.loss_gradient(model.chain, weights, images, labels, share)[0]
     return jax.grad(partial(batch_loss, model))(weights, images, labels, share)
@@ -75,12 +76,12 @@ def batch_gradient(model: Model, weights: Weights, images: Array, labels: Array,
 def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments: int = 1) -> Weights:
     """The weights after one SGD step on each of the S batches in turn (the paper's Algorithm 1).
 
-    Differentiable in the weights and the images; the rate is taken as a constant.
+    Differentiable with respect to the weights and the images; the rate is a constant.
 
     Args:
         rate: the step size.
-        segments: a divisor of S. Differentiating keeps the weights of all S steps; with several segments it keeps those
-            at the segments' starts and computes each segment again when its turn comes: more time, less memory.
+        segments: a divisor of S. Differentiation stores the weights of all S steps; with several segments it stores
+            only those at the start of each segment and recomputes the others, which saves memory and costs time.
     """
     if model.chain is None:
         steps = partial(_plain_sgd, model)
@@ -96,7 +97,7 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
 
 
 def _descend(weights: Weights, gradient: Weights, rate: Array, position: Array | int = 0) -> Weights:
-    """One SGD step; where a kernel's updates are delayed, its rows go to the given position."""
+    """One SGD step; the rows of a delayed update are stored at the given position."""
 
     def descend(weight: Any, gradient: Any) -> Any:
         if isinstance(weight, DelayedKernel):
@@ -107,7 +108,7 @@ def _descend(weights: Weights, gradient: Weights, rate: Array, position: Array |
 
 
 def _plain_sgd(model: Model, weights: Weights, batches: Batches, rate: Array) -> Weights:
-    """For any network: reverse mode by JAX, with each step's gradient computed again on the way back."""
+    """For any network: reverse mode by JAX, which recomputes each step's gradient in the backward pass."""
 
     @jax.checkpoint
     def step(weights: Weights, batch: Batches) -> tuple[Weights, None]:
@@ -122,7 +123,7 @@ def _chain_sgd(layers: Layers, weights: Weights, batches: Batches, rate: Array) 
 
 
 def _forward(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> tuple[Weights, Any]:
-    """The final weights, and per block what the way back needs: an inner scan over the steps of each block."""
+    """The final weights, and the residuals of each block for the backward pass: an inner scan over a block's steps."""
     blocks, delayed = _in_blocks(layers, batches)
     size = blocks.labels.shape[2]
 
@@ -142,9 +143,9 @@ def _forward(layers: Layers, weights: Weights, batches: Batches, rate: Array) ->
 
 
 def _backward(layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Batches, Array]:
-    """The adjoint of the weights and of the images.
+    """The adjoints of the weights and of the images.
 
-    With v the adjoint of the weights after a step w' = w - rate * g(w, x), the adjoint of the weights before it is
+    If v is the adjoint of the weights after a step w' = w - rate * g(w, x), the adjoint of the weights before it is
     v - rate * d<v, g>/dw and that of the images is -rate * d<v, g>/dx.
     """
     batches, rate, trajectory = saved
@@ -194,7 +195,7 @@ _native_sgd.defvjp(_native_forward, _native_backward)
 
 
 def _adjoints(batches: Batches, rate: Array, weights: Weights, images: Array) -> tuple[Weights, Batches, Array]:
-    """Labels are whole numbers and have no derivative, which JAX calls None here; share and rate are constants."""
+    """The adjoints of all arguments: None for the labels, which are integers; zero for share and rate."""
     no_derivative: Any = None
     return weights, Batches(images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
 
@@ -202,7 +203,7 @@ def _adjoints(batches: Batches, rate: Array, weights: Weights, images: Array) ->
 def _in_blocks(layers: Layers, batches: Batches) -> tuple[Batches, frozenset[str]]:
     """The batches [S, M, ...] as blocks [S / T, T, M, ...], and the layers whose updates are delayed within a block.
 
-    Where T does not divide S, steps on nothing (share 0) fill the last block.
+    If T does not divide S, the last block is padded with empty steps (share 0).
     """
     num_steps, size = batches.labels.shape
     delayed = _delayed_layers(layers, size)
@@ -228,13 +229,13 @@ def _delayed_layers(layers: Layers, batch_size: int) -> frozenset[str]:
 
 
 def _is_native(layers: Layers, weights: Weights, images: Array, num_steps: int) -> bool:
-    """Whether the compiled library makes these steps."""
-    # One step alone XLA makes as fast: nothing waits, and it need not ask the system for memory first.
+    """Whether the compiled library runs these steps."""
+    # XLA runs a single step as fast: no step waits for another, and its memory is already allocated.
     return num_steps > 1 and native.can_train(layers, weights, images)
 
 
 def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1) -> int:
-    """About how much memory differentiating through `sgd` keeps, by the shapes of what it keeps."""
+    """An estimate of the memory that differentiating through `sgd` needs, from the shapes of the stored arrays."""
     weights = jax.eval_shape(lambda: model.init(0))
     images, labels, share = jax.eval_shape(
         lambda: (

@@ -30,13 +30,15 @@ def check_weights(weights: Any, field: str = "weights") -> Weights:
         raise DataError(f"{field} = {shown(weights)} must be {{layer: {{name: array}}}} with at least one layer.")
     for layer, arrays in weights.items():
         if not isinstance(layer, str) or not layer:
-            raise DataError(f"{field} has a layer named {shown(layer)}; a name must be text.")
+            raise DataError(f"{field} has a layer named {shown(layer)}; a name must be a non-empty string.")
         if not isinstance(arrays, dict) or not arrays:
             raise DataError(f"{field}['{layer}'] = {shown(arrays)} must be {{name: array}} with at least one array.")
         for name in arrays:
             # Files name arrays 'layer/array'.
             if not isinstance(name, str) or not name or "/" in name:
-                raise DataError(f"{field}['{layer}'] has an array named {shown(name)}; a name is text without '/'.")
+                raise DataError(
+                    f"{field}['{layer}'] has an array named {shown(name)}; a name must be a string without '/'."
+                )
     return {
         layer: {name: _check_array(array, f"{field}['{layer}']['{name}']") for name, array in arrays.items()}
         for layer, arrays in weights.items()
@@ -54,12 +56,12 @@ def _check_array(array: Any, field: str) -> Array:
         numbers = numbers.astype(np.float32, copy=False)
     if not np.isfinite(numbers).all():
         raise DataError(f"{field} contains NaN or infinite values; all weights must be finite.")
-    # An array of JAX's stays on its device; any other is copied, for its owner may change it.
+    # A JAX array stays on its device; any other is copied, because the caller may change it.
     return array if isinstance(array, Array) and array.dtype == jnp.float32 else jnp.array(numbers)
 
 
 def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> None:
-    """The weights must have the arrays, and these the shapes, that ``owner`` has."""
+    """Check that the weights have the arrays and shapes of ``owner``."""
     found = shapes_of(weights)
     if found == right:
         return
@@ -69,6 +71,6 @@ def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> Non
             if here is None:
                 raise DataError(f"{field}['{layer}']['{name}'] is missing; {owner} has it, with shape {there}.")
             if there is None:
-                raise DataError(f"{field}['{layer}']['{name}'] is one too many; {owner} has no such array.")
+                raise DataError(f"{field}['{layer}']['{name}'] is unexpected; {owner} has no such array.")
             if here != there:
                 raise DataError(f"{field}['{layer}']['{name}'] has shape {here}; {owner} has {there}.")

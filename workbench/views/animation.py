@@ -1,4 +1,4 @@
-"""A reconstruction emerging, as one moving picture: GIF or WebP."""
+"""The course of an attack as an animation: GIF or WebP."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from PIL import Image
 
 from workbench.attack.matching import psnr_matrix
 from workbench.data.dataset import ClientData
+from workbench.data.truth import Truth
 from workbench.errors import ConfigError, check_count
 from workbench.files.writing import write_atomically
 from workbench.metrics import score
@@ -23,7 +24,7 @@ from workbench.views import render
 __all__ = ["write_animation"]
 
 _FORMATS = {".gif": "GIF", ".webp": "WEBP"}
-_HOLD = 12  # the last moment stands so many times as long as the others
+_HOLD = 12  # how many times longer the last frame is shown than the others
 
 
 def write_animation(
@@ -34,23 +35,23 @@ def write_animation(
     milliseconds: int = 120,
     **look: Any,
 ) -> None:
-    """Write the kept moments of a session or a recording as a moving picture.
+    """Write the snapshots of a session or a recording as an animation.
 
     Args:
         path: ends in ``.gif`` or ``.webp``.
         source: what to show.
-        truth: the client, or all clients of an aggregate, above what was found; None shows this alone. A recording
-            has its own.
-        milliseconds: for every moment.
-        look: as in `render.contact_sheet`.
+        truth: the client, or all clients of an aggregate, shown above the reconstruction; None uses the truth that a
+            recording contains, or shows only the reconstruction.
+        milliseconds: the duration of each frame.
+        look: options of `render.contact_sheet`.
     """
     kind = _FORMATS.get(Path(path).suffix.lower())
     if kind is None:
         raise ConfigError(f"path = {str(path)!r} must end in .gif or .webp.")
     milliseconds = check_count("milliseconds", milliseconds)
-    clients = source.truth if isinstance(source, Recording) and truth is None else truth
-    sheets = [Image.open(io.BytesIO(png)) for png in _sheets(source, clients, look)]
-    # One palette for all moments, or colours would flicker.
+    known = Truth.of(source.truth if isinstance(source, Recording) and truth is None else truth)
+    sheets = [Image.open(io.BytesIO(png)) for png in _sheets(source, known, look)]
+    # One palette for all frames, or colours would flicker.
     frames = sheets if kind == "WEBP" else _in_one_palette(sheets)
     buffer = io.BytesIO()
     times = [milliseconds] * (len(frames) - 1) + [milliseconds * _HOLD]
@@ -59,24 +60,23 @@ def write_animation(
     write_atomically(path, buffer.getvalue())
 
 
-def _sheets(source: AttackSession | Recording, truth: Any, look: dict[str, Any]) -> list[bytes]:
-    clients = [truth] if isinstance(truth, ClientData) else list(truth or [])
+def _sheets(source: AttackSession | Recording, truth: Truth, look: dict[str, Any]) -> list[bytes]:
+    """One PNG for each snapshot."""
     if isinstance(source, AttackSession):
-        source = source.fork()  # which stands still while this one may be driven on
+        source = source.fork()  # the session itself may go on in another thread
         steps = sorted({*source.history.snapshot_steps, source.num_steps})
     else:
         steps = list(source.history.snapshot_steps)
     found = [source.reconstruction_at(step) for step in steps]
-    if not clients:
+    if not truth:
         return [render.contact_sheet(one.images, **look) for one in found]
-    true_images = np.concatenate([client.images for client in clients])
-    # In the order of the last moment, or images would jump about.
-    last = score(found[-1], clients)
+    # Every frame uses the order of the last one, so that images keep their places.
+    last = score(found[-1], truth)
     sheets = []
     for one in found:
         images = one.images[last.order]
-        psnr = np.diagonal(psnr_matrix(true_images, images))
-        sheets.append(render.comparison_sheet(true_images, images, psnr, last.threshold, **look))
+        psnr = np.diagonal(psnr_matrix(truth.images, images))
+        sheets.append(render.comparison_sheet(truth.images, images, psnr, last.threshold, **look))
     return sheets
 
 

@@ -1,22 +1,23 @@
-"""Small pictures for notebooks: a few lines or bars, a sheet of images, shown as PNG so that no kernel is needed."""
+"""Small charts for notebooks: lines, bars and sheets of images, as PNG so that no running kernel is needed."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from IPython.display import Image
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from workbench.data.dataset import ClientData
+from workbench.data.truth import Truth
 from workbench.errors import ConfigError, DataError
 from workbench.metrics import score
 from workbench.views import render
+from workbench.views.figures import set_titles, themed_axes
 
 __all__ = ["bars", "compare", "lines", "sheet", "shown"]
 
@@ -24,7 +25,7 @@ _DPI = 144
 
 
 def shown(picture: bytes | Figure, alt: str | None = None) -> Image:
-    """A PNG, or a figure as PNG, as the output of a cell; a figure gets as wide as on paper, in fine pixels."""
+    """A PNG, or a figure as a high-resolution PNG of the figure's size in inches, as the output of a cell."""
     if isinstance(picture, Figure):
         width = round(96 * picture.get_size_inches()[0])
         return Image(render.figure_png(picture, _DPI), width=width, alt=alt)  # type: ignore[no-untyped-call]
@@ -36,11 +37,12 @@ def sheet(images: ArrayLike, captions: Sequence[str] = (), **look: Any) -> Image
     return shown(render.contact_sheet(images, captions, **look), f"{len(np.asarray(images))} images")
 
 
-def compare(reconstruction: Any, truth: ClientData, **look: Any) -> Image:
-    """Every true image above what stands for it, with its PSNR; what counts as recovered is framed."""
+def compare(reconstruction: Any, truth: ClientData | Iterable[ClientData], **look: Any) -> Image:
+    """Every true image above its reconstruction, with its PSNR; recovered images are framed."""
     images = np.asarray(getattr(reconstruction, "images", reconstruction), np.float32)
-    quality = score(images, truth)
-    png = render.comparison_sheet(truth.images, images[quality.order], quality.psnr, quality.threshold, **look)
+    known = Truth.of(truth)
+    quality = score(images, known)
+    png = render.comparison_sheet(known.images, images[quality.order], quality.psnr, quality.threshold, **look)
     return shown(png, repr(quality))
 
 
@@ -54,22 +56,23 @@ def lines(
     is_map: bool = False,
     level: tuple[str, float] | None = None,
 ) -> Image:
-    """Curves as lines with a mark at every point.
+    """Curves as lines with a marker at every point.
 
     Args:
         curves: name to values, or to positions and values.
-        title: of the picture.
+        title: of the chart.
         x: label with unit.
         y: label with unit.
-        is_log: a logarithmic y axis.
-        is_map: both axes on one scale, for paths in a plane.
-        level: the name and height of a horizontal line to compare with.
+        is_log: whether the y axis is logarithmic.
+        is_map: whether both axes have the same scale, for paths in a plane.
+        level: the name and height of a horizontal reference line.
     """
     if not curves:
         raise ConfigError("curves is empty; give at least one.")
     colours = render.THEMES["light"]
-    figure, axes = _axes(title, x, y, (6.4, 5.0) if is_map else (6.8, 3.5))
-    # Seven colours and five marks: no two of 35 curves look the same.
+    figure, axes = themed_axes(colours, (6.4, 5.0) if is_map else (6.8, 3.5), grid="both")
+    set_titles(axes, colours, title, x, y)
+    # Seven colours and five markers: 35 curves look different from each other.
     looks = zip(
         itertools.cycle((*colours.lines[1:], colours.ink)), itertools.cycle("os^Dv"), itertools.cycle(("-", "--", "-."))
     )
@@ -99,27 +102,28 @@ def bars(
     y: str,
     level: tuple[str, float] | None = None,
 ) -> Image:
-    """Bars side by side, a group for each name, with their heights written on them.
+    """Grouped bars, labelled with their heights.
 
     Args:
         series: name to one height for each group.
         names: of the groups.
-        title: of the picture.
+        title: of the chart.
         x: label.
         y: label with unit.
-        level: the name and height of a horizontal line to compare with.
+        level: the name and height of a horizontal reference line.
     """
     if not series:
         raise ConfigError("series is empty; give at least one.")
     colours = render.THEMES["light"]
     text = max((len(line) for name in names for line in name.split("\n")), default=1)
     width = 1.6 + len(names) * max(0.55 * len(series), 0.3 + 0.085 * text)
-    figure, axes = _axes(title, x, y, (min(9.0, max(6.0, width)), 3.4))
+    figure, axes = themed_axes(colours, (min(9.0, max(6.0, width)), 3.4), grid="both")
+    set_titles(axes, colours, title, x, y)
     places, width = np.arange(len(names)), 0.8 / len(series)
     for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
         values = np.asarray(heights, np.float64)
         if values.shape != (len(names),):
-            raise DataError(f"series {name!r} has shape {values.shape}; right is ({len(names)},), one for each group.")
+            raise DataError(f"series {name!r} has shape {values.shape}; expected ({len(names)},), one for each group.")
         drawn = axes.bar(places + (index - (len(series) - 1) / 2) * width, values, 0.92 * width, color=colour)
         drawn.set_label(name)
         axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=2)
@@ -132,20 +136,8 @@ def bars(
     return shown(figure, title)
 
 
-def _axes(title: str, x: str, y: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(visible=True, color=render.THEMES["light"].faint, linewidth=0.5, alpha=0.5)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
 def _points(name: str, values: Any) -> tuple[Any, Any]:
     at, heights = values if isinstance(values, tuple) else (np.arange(len(values)), values)
     if np.ndim(heights) != 1 or np.shape(at) != np.shape(heights):
-        raise DataError(f"curve {name!r} has the shapes {np.shape(at)} and {np.shape(heights)}; right is [n] and [n].")
+        raise DataError(f"curve {name!r} has the shapes {np.shape(at)} and {np.shape(heights)}; expected [n] and [n].")
     return np.asarray(at), np.asarray(heights)

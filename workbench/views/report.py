@@ -1,4 +1,4 @@
-"""A report of one or several attacks on an update: one HTML file that asks nothing of the network."""
+"""A report of one or several attacks on an update: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from html import escape
 from importlib.metadata import version
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from workbench.attack.attack import Reconstruction
-from workbench.attack.labels import estimate_labels
 from workbench.config import AttackConfig
 from workbench.data.dataset import ClientData
+from workbench.data.truth import Truth
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
 from workbench.metrics import Score, label_errors, score
 from workbench.session.session import AttackSession
 from workbench.views import render
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["fact_text", "report_html", "write_report"]
 
 PURPOSE = (
-    "This report shows what an honest-but-curious server can learn from one update of federated averaging; it is for "
-    "auditing one's own federated learning."
+    "This report shows what an honest-but-curious server can learn from one update of federated averaging. It is meant "
+    "for auditing your federated learning."
 )
-# Beyond these an epochs sheet is too small to see anything, and too large a file.
+# With more columns, an epochs sheet is hard to read and the file large.
 _MOST_COLUMNS = 10
-# Pixels for each of the browser's: pictures stay sharp on fine screens and on a projector.
+# Image pixels per CSS pixel: images stay sharp on high-resolution screens and on a projector.
 _DENSITY = 2
 
 
@@ -44,7 +43,7 @@ class _Attack:
 
     session: AttackSession
     result: Reconstruction
-    quality: Score | None  # where the truth is known
+    quality: Score | None  # None if the truth is not known
 
     @property
     def name(self) -> str:
@@ -52,7 +51,7 @@ class _Attack:
 
     @property
     def best_first(self) -> NDArray[np.int64]:
-        """[N] the true images, or without truth the reconstructions, in the order in which they are shown."""
+        """[N] the indices of the true images (without truth, of the reconstructions) in the order of display."""
         if self.quality is None:
             return np.arange(len(self.result.images))
         return np.argsort(-self.quality.psnr, kind="stable")
@@ -66,14 +65,14 @@ def write_report(
     settings: Mapping[str, object] | None = None,
     command: str | None = None,
 ) -> None:
-    """Write a report as one HTML file, whole or not at all.
+    """Write a report as one HTML file.
 
     Args:
-        path: where to; a file that is there is replaced.
-        session: the attack, or several on the same update, for instance with different methods.
-        truth: the client, or all clients of an aggregate, to compare with; None where nobody knows it.
-        settings: what to say beside what the session knows, such as the client's defence.
-        command: how to make it again on the command line; None says how in Python.
+        path: the file to write; an existing file is replaced.
+        session: the attack, or several attacks on the same update, for instance with different methods.
+        truth: the client, or all clients of an aggregate, to compare with; None if the truth is not known.
+        settings: facts that the session does not know, such as the client's defence.
+        command: the command line that reproduces the attack; None shows Python code instead.
     """
     write_atomically(path, report_html(session, truth, settings=settings, command=command).encode())
 
@@ -93,23 +92,23 @@ def report_html(
         or not all(isinstance(one, AttackSession) for one in sessions)
     ):
         raise ConfigError("session must be an AttackSession or a non-empty list of them.")
-    clients = [truth] if isinstance(truth, ClientData) else list(truth or [])
+    known = Truth.of(truth)
     attacks = []
     for one in sessions:
         result = one.reconstruction()
-        attacks.append(_Attack(one, result, score(result, clients) if clients else None))
-    true_counts = np.sum([client.label_counts for client in clients], axis=0) if clients else None
+        attacks.append(_Attack(one, result, score(result, known) if known else None))
+    true_counts = known.label_counts.sum(0) if known else None
     parts = [
-        f"<h1>What an update gave away</h1><p>{PURPOSE}</p>",
+        f"<h1>What an update reveals</h1><p>{PURPOSE}</p>",
         _scores(attacks, true_counts),
-        _target(attacks[0], clients, settings or {}),
+        _target(attacks[0], known, settings or {}),
         _server_view(attacks[0].session),
-        _labels(attacks[0].session, clients, true_counts),
+        _labels(attacks[0].session, known, true_counts),
     ]
     for attack in attacks:
         title = f": {attack.name}" if len(attacks) > 1 else ""
-        parts += [_pictures(attack, clients, title), _epochs(attack, clients, title), _loss(attack.session, title)]
-    parts.append(_again(sessions, command))
+        parts += [_pictures(attack, known, title), _epochs(attack, known, title), _loss(attack.session, title)]
+    parts.append(_reproduction(sessions, command))
     light, dark = _palette("light", note="#57606a"), _palette("dark", note="#a7b0ba")
     return _PAGE.format(light=light, dark=dark, style=_STYLE, body="\n".join(parts))
 
@@ -136,18 +135,18 @@ def _scores(attacks: Sequence[_Attack], true_counts: NDArray[np.int64] | None) -
     note = ""
     if attacks[0].quality is not None:
         note = (
-            f"<p class='note'>An image counts as recovered above {attacks[0].quality.threshold:g} dB. Every "
-            "reconstruction stands for one true image, none for two; PSNR and SSIM are means over all images.</p>"
+            f"<p class='note'>An image counts as recovered above {attacks[0].quality.threshold:g} dB. Reconstructions "
+            "and true images are matched one to one; PSNR and SSIM are means over all images.</p>"
         )
     return _section("Result", _table([*head, "outcome"], rows) + note)
 
 
-def _target(attack: _Attack, clients: Sequence[ClientData], settings: Mapping[str, object]) -> str:
+def _target(attack: _Attack, truth: Truth, settings: Mapping[str, object]) -> str:
     session = attack.session
     observed = session.observation
     known: dict[str, object] = {
-        "client": "; ".join(client.name for client in clients) or "not known to this report",
-        "images": f"{observed.num_images} of {_by(observed.image_shape)}",
+        "client": truth.name or "not known to this report",
+        "images": f"{observed.num_images} of {fact_text(observed.image_shape)}",
         "epochs": observed.epochs,
         "batch size": observed.batch_size,
         "local steps": observed.local_steps,
@@ -163,36 +162,28 @@ def _target(attack: _Attack, clients: Sequence[ClientData], settings: Mapping[st
 def _server_view(session: AttackSession) -> str:
     view = session.attacker_view()
     columns = "".join(
-        f"<div><h3>{escape(side.capitalize())}</h3>{_facts({name: _shown(value) for name, value in facts.items()})}"
+        f"<div><h3>{escape(side.capitalize())}</h3>{_facts({name: fact_text(value) for name, value in facts.items()})}"
         "</div>"
         for side, facts in view.items()
     )
     return _section("What the server saw", f"<div class='columns'>{columns}</div>")
 
 
-def _labels(session: AttackSession, clients: Sequence[ClientData], true_counts: NDArray[np.int64] | None) -> str:
-    counts = {**_estimates(session), "what the attack used": session.label_counts.sum(0)}
-    names = clients[0].class_names if clients else None
-    told = "Label counts as every method recovers them from the weights."
+def _labels(session: AttackSession, truth: Truth, true_counts: NDArray[np.int64] | None) -> str:
+    counts = {method: estimate.whole for method, estimate in session.formula_labels.items()}
+    counts["used by the attack"] = session.label_counts.sum(0)
+    names = truth.class_names if truth else None
+    summary = "Label counts as each method recovers them from the weights."
     if true_counts is not None:
         errors = {method: label_errors(true_counts, whole) for method, whole in counts.items()}
         wrong = ", ".join(f"{method} {number:g}" for method, number in errors.items())
-        told = f"Labels wrong, of {true_counts.sum()}: {wrong}."
-    image = _drawn(lambda theme: render.label_figure(counts, true_counts, names, theme=theme), told)
-    used = "<p>The last layer's gradient tells how many images of each class there are, before any image is seen.</p>"
-    return _section("Label counts, from the weights alone", used + image + f"<p class='note'>{escape(told)}</p>")
+        summary = f"Wrong labels, of {true_counts.sum()}: {wrong}."
+    image = _drawn(lambda theme: render.label_figure(counts, true_counts, names, theme=theme), summary)
+    source = "<p>The last layer's gradient reveals the number of images of each class before any image is known.</p>"
+    return _section("Label counts, from the weights alone", source + image + f"<p class='note'>{escape(summary)}</p>")
 
 
-def _estimates(session: AttackSession) -> dict[str, NDArray[np.int64]]:
-    """Label counts by every formula; `refined` needs an attack of its own, which a report should not start."""
-    model, observation = session.model, session.observation
-    has_bias = "bias" in observation.server_weights[model.last_layer]
-    methods = ["interpolated", "geng_server", "geng_client", *(["bias"] if has_bias else [])]
-    with jax.default_device(session.device):
-        return {method: estimate_labels(model, observation, method, seed=session.seed).whole for method in methods}
-
-
-def _pictures(attack: _Attack, clients: Sequence[ClientData], title: str) -> str:
+def _pictures(attack: _Attack, truth: Truth, title: str) -> str:
     images, quality = attack.result.images, attack.quality
     if quality is None:
         shown = "".join(
@@ -201,8 +192,8 @@ def _pictures(attack: _Attack, clients: Sequence[ClientData], title: str) -> str
             for number, image in enumerate(images, 1)
         )
         return _section(f"Reconstruction{title}", f"<div class='grid'>{shown}</div>")
-    true_images = np.concatenate([client.images for client in clients])
-    names = [client.class_names[label] for client in clients for label in client.labels]
+    true_images = truth.images
+    names = [truth.class_names[label] for label in truth.labels]
     recovered = quality.psnr > quality.threshold
     figures = []
     for index in attack.best_first:
@@ -211,57 +202,57 @@ def _pictures(attack: _Attack, clients: Sequence[ClientData], title: str) -> str
         found = _image(render.picture(images[quality.order[index]]), f"Its reconstruction, PSNR {value}", 56)
         mark = " class='recovered'" if recovered[index] else ""
         figures.append(f"<figure{mark}>{original}{found}<figcaption>{value}</figcaption></figure>")
-    told = (
+    summary = (
         f"<p>The true image above, its reconstruction below, best first. {recovered.sum()} of {len(recovered)} are "
         f"above {quality.threshold:g} dB; their frame is thick.</p>"
     )
-    return _section(f"Truth and reconstruction{title}", f"{told}<div class='grid'>{''.join(figures)}</div>")
+    return _section(f"Truth and reconstruction{title}", f"{summary}<div class='grid'>{''.join(figures)}</div>")
 
 
-def _epochs(attack: _Attack, clients: Sequence[ClientData], title: str) -> str:
+def _epochs(attack: _Attack, truth: Truth, title: str) -> str:
     result, quality = attack.result, attack.quality
     if len(result.epochs) == 1:
         return _section(f"Epochs{title}", "<p>This method has one set of images for all epochs: nothing to match.</p>")
     shown = attack.best_first[:_MOST_COLUMNS]
-    truth = None
+    matched = None
     if quality is not None:
-        true_images = np.concatenate([client.images for client in clients])
-        truth = np.empty_like(true_images)
-        truth[quality.order] = true_images
+        matched = np.empty_like(truth.images)
+        matched[quality.order] = truth.images
         shown = quality.order[shown]
-    told = (
-        f"One row for each of the {len(result.epochs)} epochs, aligned by the matching, and what they combine to: the "
-        f"{len(shown)} {'best images' if quality is not None else 'first images'}."
+    summary = (
+        f"One row for each of the {len(result.epochs)} epochs, aligned by the matching, and one for their combination: "
+        f"the {len(shown)} {'best images' if quality is not None else 'first images'}."
     )
     sheet = _themed(
         lambda theme: render.epochs_sheet(
-            result.epochs, result.images, result.permutations, order=shown, truth=truth, density=_DENSITY, theme=theme
+            result.epochs, result.images, result.permutations, order=shown, truth=matched, density=_DENSITY, theme=theme
         ),
-        told,
+        summary,
     )
-    return _section(f"Epochs{title}", f"<p>{told}</p>{sheet}")
+    return _section(f"Epochs{title}", f"<p>{summary}</p>{sheet}")
 
 
 def _loss(session: AttackSession, title: str) -> str:
     history, warm = session.history, session.config.warm_start_steps
-    told = "No step was made."
+    summary = "There are no steps yet."
     if len(history.loss):
-        told = f"The loss fell from {history.loss[0]:.3g} to {history.loss[-1]:.3g} in {len(history.loss)} steps."
+        summary = f"The loss changed from {history.loss[0]:.3g} to {history.loss[-1]:.3g} in {len(history.loss)} steps."
         if warm:
-            told += f" The first {warm} steps are a warm start, with a loss of its own."
+            summary += f" The first {warm} steps are a warm start with a different loss."
         if history.steering:
-            told += f" {len(history.steering)} changes were made on the way."
-    figure = _drawn(lambda theme: render.loss_figure(history, warm_start_steps=warm, theme=theme), told)
-    return _section(f"Loss{title}", f"{figure}<p class='note'>{escape(told)}</p>")
+            summary += f" Settings were changed {len(history.steering)} times during the run."
+    figure = _drawn(lambda theme: render.loss_figure(history, warm_start_steps=warm, theme=theme), summary)
+    return _section(f"Loss{title}", f"{figure}<p class='note'>{escape(summary)}</p>")
 
 
-def _again(sessions: Sequence[AttackSession], command: str | None) -> str:
+def _reproduction(sessions: Sequence[AttackSession], command: str | None) -> str:
     lines = [command] if command is not None else [_in_python(session) for session in sessions]
     versions = {name: version(name) for name in ("fedavg-leakage-workbench", "jax", "numpy")}
-    told = ", ".join(f"{name} {number}" for name, number in versions.items())
+    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
     device = f"on {sessions[0].device.device_kind}, Python {platform.python_version()}"
     code = escape("\n".join(lines))
-    return _section("To make it again", f"<pre><code>{code}</code></pre><p class='note'>{escape(told)}, {device}.</p>")
+    note = f"<p class='note'>{escape(packages)}, {device}.</p>"
+    return _section("How to reproduce it", f"<pre><code>{code}</code></pre>{note}")
 
 
 def _in_python(session: AttackSession) -> str:
@@ -293,16 +284,17 @@ def _facts(facts: Mapping[str, object]) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
-def _shown(value: object) -> str:
+def fact_text(value: object) -> str:
+    """A value of `AttackSession.attacker_view` as text.
+
+    >>> fact_text((28, 28, 1)), fact_text(1500), fact_text(np.array([[2, 0, 1]]))
+    ('28×28×1', '1,500', '3 images in 2 classes')
+    """
     if isinstance(value, np.ndarray):
         return f"{value.sum()} images in {(value.sum(0) > 0).sum()} classes"
-    if isinstance(value, tuple):
-        return _by(value)
+    if isinstance(value, tuple | list):
+        return "×".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))
 
 
 def _weights(weights: Mapping[str, Mapping[str, Any]]) -> int:
@@ -318,7 +310,7 @@ def _image(png: bytes, alt: str, width: int) -> str:
 
 
 def _themed(draw: Callable[[str], bytes], alt: str) -> str:
-    """A picture that follows the reader's light or dark setting."""
+    """An image that follows the reader's light or dark setting."""
     light, dark = (draw(theme) for theme in ("light", "dark"))
     source = f"<source srcset='{_data_uri(dark)}' media='(prefers-color-scheme: dark)'>"
     image = _image(light, alt, _pixel_width(light) // _DENSITY)
@@ -330,7 +322,7 @@ def _drawn(draw: Callable[[str], Figure], alt: str) -> str:
 
 
 def _pixel_width(png: bytes) -> int:
-    """From the header: the width is the first number of PNG's first block."""
+    """The width of a PNG, from its header."""
     return int.from_bytes(png[16:20], "big")
 
 
@@ -371,7 +363,7 @@ _PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>What an update gave away</title>
+<title>What an update reveals</title>
 <style>
 :root {{ color-scheme: light dark; }}
 {light}

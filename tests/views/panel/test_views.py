@@ -319,7 +319,7 @@ def test_an_exported_recording_can_be_loaded_and_left_again(make_small, tmp_path
     [
         ("", "must be a name"),
         ("nothing", "does not exist"),
-        ("broken", "is not a whole file of the workbench"),
+        ("broken", "is not a complete file of the workbench"),
     ],
 )
 def test_what_cannot_be_loaded_is_said_in_words(panel, tmp_path, monkeypatch, name, words):
@@ -337,7 +337,7 @@ def test_what_cannot_be_written_is_said_in_words(panel, tmp_path):
     panel.file.value = str(tmp_path / "file" / "run")
     panel.save_button.click()
     assert panel.wait(60)
-    assert "cannot be used as a folder" in panel.status_text
+    assert "is not a writable directory" in panel.status_text
     assert "wb-error" in panel.status.value
 
 

@@ -1,11 +1,10 @@
-"""Local training and the way back through it, compiled for this processor: `simulation.cc`, called from within JAX.
+"""Forward and backward pass of local training, compiled for this processor: `simulation.cc`, called from within JAX.
 
 XLA runs a simulated client as a few thousand small operations; one function in C++ does the same work in a half to a
-third of the time. It is compiled once on the machine that runs it (``python -m workbench.native``, which ``make setup``
-does), with whatever C++ compiler there is, and kept in the user's cache. Where it is not there, on accelerators, in
-other number types and for networks that it does not know, `workbench.training.sgd` goes on in JAX: the same results, to
-rounding.
-``WORKBENCH_NATIVE=0`` in the environment leaves it out.
+third of the time. It is optional and automatic: ``python -m workbench.native`` (which ``make setup`` runs) compiles it
+once with the installed C++ compiler and stores it in the user's cache. Without the library, on accelerators, for other
+number types and for unsupported networks, `workbench.training.sgd` computes the same results, up to rounding, in JAX.
+Set ``WORKBENCH_NATIVE=0`` in the environment to disable it.
 """
 
 from __future__ import annotations
@@ -38,45 +37,46 @@ __all__ = ["CannotCompileError", "advice", "backward", "build", "can_train", "fo
 _SOURCE = Path(__file__).with_name("simulation.cc")
 _ALL_SOURCES = (*sorted(_SOURCE.parent.glob("*.h")), _SOURCE)
 _FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
-# For this processor: what most compilers call it, what some on ARM do, and for any.
+# Optimise for this processor: the flag of most compilers, the flag of some on ARM, and no flag at all.
 _PROCESSOR_FLAGS = (("-march=native",), ("-mcpu=native",), ())
 _MOST_KERNEL_ROWS = 32
-_UNIT = 16  # channels come in whole vectors
+_UNIT = 16  # the number of channels must be a multiple of the vector size
 
 
 def library_path() -> Path:
-    """Where the compiled library is or would be: another source, processor or version of JAX has another."""
+    """The path of the compiled library, which depends on the sources, the processor and the version of JAX."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next(line for line in lines if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
-        # A home that machines share may have one for each.
+        # Several machines may share a home folder, so each has its library.
         processor = platform.node()
     sources = (path.read_text() for path in _ALL_SOURCES)
-    told = (*sources, *_FLAGS, platform.machine(), processor, jax.__version__, version("jaxlib"))
-    return cache_folder() / "native" / f"simulation-{hashlib.sha256(chr(0).join(told).encode()).hexdigest()[:16]}.so"
+    content = (*sources, *_FLAGS, platform.machine(), processor, jax.__version__, version("jaxlib"))
+    fingerprint = hashlib.sha256(chr(0).join(content).encode()).hexdigest()[:16]
+    return cache_folder() / "native" / f"simulation-{fingerprint}.so"
 
 
 def _compiler() -> list[str]:
-    """The command of the C++ compiler; empty where there is none."""
+    """The command of the C++ compiler; empty if there is none."""
     found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     return shlex.split(os.environ.get("CXX", "")) or ([found] if found else [])
 
 
 def advice() -> str | None:
-    """What to tell people whose attacks could be faster; None where nothing can be done, or all is done."""
+    """A hint for users whose attacks could be faster; None if the library is in use or cannot be built."""
     is_wanted = os.environ.get("WORKBENCH_NATIVE") != "0" and jax.default_backend() == "cpu"
     if not is_wanted or _library() is not None or not _compiler():
         return None
-    return "`python -m workbench.native`, once, makes attacks on this CPU two to three times as fast."
+    return "Run `python -m workbench.native` once to make attacks on this CPU two to three times as fast."
 
 
 class CannotCompileError(WorkbenchError):
-    """This machine has no C++ compiler that can compile the library; XLA does the work then."""
+    """This machine has no C++ compiler that can compile the library; XLA is used instead."""
 
 
 def build() -> Path:
-    """Compile the library if it is not there."""
+    """Compile the library unless it exists, and return its path."""
     compiler = _compiler()
     try:
         path = library_path()
@@ -87,7 +87,7 @@ def build() -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / "simulation.so"
-            # The headers are another project's, and so are the warnings in them.
+            # JAX's headers as system headers: warnings in them are not ours.
             rest = ["-isystem", jax.ffi.include_dir(), "-o", str(made), str(_SOURCE)]
             for flags in _PROCESSOR_FLAGS:
                 command = [*compiler, *_FLAGS, *flags, *rest]
@@ -98,7 +98,7 @@ def build() -> Path:
     except OSError as error:
         raise CannotCompileError(f"{error}.") from None
     if _open(path) is None:
-        raise CannotCompileError(f"{shlex.join(compiler)} fails: {done.stderr.strip() or 'it does not say why'}")
+        raise CannotCompileError(f"{shlex.join(compiler)} fails: {done.stderr.strip() or 'no error message'}")
     return path
 
 
@@ -126,20 +126,20 @@ def _library() -> ctypes.CDLL | None:
 
 
 def can_train(layers: tuple[Layer, ...], weights: Weights, images: Array) -> bool:
-    """Whether the library is there, computations go to a CPU, and it knows this chain and these number types."""
+    """Whether the library exists, computations run on a CPU, and it supports this chain and these number types."""
     return (
         all(array.dtype == jnp.float32 for array in (*jax.tree.leaves(weights), images))
-        and _knows(layers, images.shape[-3:])
+        and _supports(layers, images.shape[-3:])
         and jax.default_backend() == "cpu"
-        # What is kept between the two ways has places that nobody writes, and flags that look like NaN or infinity.
+        # The stored trajectory has uninitialised padding, and bit masks that look like NaN or infinity.
         and not jax.config.jax_debug_nans  # type: ignore[attr-defined]
         and not jax.config.jax_debug_infs  # type: ignore[attr-defined]
         and _library() is not None
     )
 
 
-def _knows(layers: tuple[Layer, ...], image_shape: tuple[int, ...]) -> bool:
-    """Whether the layers fit each other and are of the kinds that there is code for."""
+def _supports(layers: tuple[Layer, ...], image_shape: tuple[int, ...]) -> bool:
+    """Whether the layers fit together and are of the supported kinds."""
     height, width, channels = image_shape
     for index, layer in enumerate(layers):
         is_last = index == len(layers) - 1
@@ -166,9 +166,9 @@ def _knows(layers: tuple[Layer, ...], image_shape: tuple[int, ...]) -> bool:
 
 
 def kept_floats(layers: tuple[Layer, ...], image_shape: tuple[int, ...], batch_size: int) -> int:
-    """How much `forward` keeps of every local step."""
+    """How many floats `forward` stores for each local step."""
     library = _library()
-    assert library is not None, "can_train says whether it is there"
+    assert library is not None, "call can_train first"
     shape = _shape(layers, image_shape)
     numbers = shape.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
     return int(library.workbench_slot(numbers, ctypes.c_int64(len(shape)), ctypes.c_int64(batch_size)))
@@ -177,7 +177,7 @@ def kept_floats(layers: tuple[Layer, ...], image_shape: tuple[int, ...], batch_s
 def forward(
     layers: tuple[Layer, ...], weights: Weights, batches: Any, rate: Array, *, keep: bool
 ) -> tuple[Weights, Array]:
-    """The weights after one SGD step on each batch, and what `backward` needs of every step, if that shall be kept."""
+    """The weights after one SGD step on each batch, and, if ``keep``, what `backward` needs of every step."""
     num_steps, batch_size, *image_shape = batches.images.shape
     arrays = _arrays(layers, weights)
     num_kept = kept_floats(layers, tuple(image_shape), batch_size)
@@ -190,7 +190,7 @@ def forward(
 def backward(
     layers: tuple[Layer, ...], final: Weights, batches: Any, rate: Array, trajectory: Array, adjoint: Weights
 ) -> tuple[Weights, Array]:
-    """The adjoints of the weights before all steps and of the images, from that of the final weights."""
+    """The adjoints of the initial weights and of the images, from the adjoint of the final weights."""
     shape = _shape(layers, batches.images.shape[2:])
     arrays = _arrays(layers, adjoint)
     made = jax.eval_shape(lambda: [*arrays, batches.images])
@@ -200,11 +200,11 @@ def backward(
 
 
 def _shape(layers: tuple[Layer, ...], image_shape: tuple[int, ...]) -> np.ndarray:
-    """The chain as whole numbers, in the order that the library reads them in."""
+    """The chain as integers, in the order in which the library reads them."""
     numbers = list(image_shape)
     for layer in layers:
         *_, channels, outputs = layer.kernel_shape
-        size = layer.kernel_shape[0]  # of a dense layer, its inputs
+        size = layer.kernel_shape[0]  # for a dense layer, the number of inputs
         numbers += [layer.is_dense, size, layer.padding, channels, outputs, layer.pool]
     return np.array(numbers, np.int64)
 
@@ -219,6 +219,6 @@ def _weights(layers: tuple[Layer, ...], arrays: list[Array]) -> Weights:
 
 
 def _given(batches: Any, rate: Array) -> tuple[Array, ...]:
-    # Where somebody has turned on 64-bit numbers, whatever is not asked for in 32 bits is not.
+    # With JAX's 64-bit mode enabled, these arrays may have 64 bits.
     share, labels = batches.share.astype(jnp.float32), batches.labels.astype(jnp.int32)
     return batches.images, labels, share, jnp.asarray(rate, jnp.float32)

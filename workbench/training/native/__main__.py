@@ -6,12 +6,12 @@ from workbench.training.native import CannotCompileError, build
 
 
 def main() -> None:
-    """Compile it, or say why not."""
+    """Compile the library, or report why it cannot be compiled."""
     try:
-        said = f"Compiled for this processor: {build()}"
+        message = f"Compiled for this processor: {build()}"
     except CannotCompileError as problem:
-        said = f"Nothing is compiled, XLA does it all: {problem}"
-    sys.stdout.write(said + "\n")
+        message = f"Not compiled, so attacks run in XLA: {problem}"
+    sys.stdout.write(message + "\n")
 
 
 if __name__ == "__main__":

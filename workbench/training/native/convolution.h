@@ -1,4 +1,4 @@
-// Convolutions of any size.
+// Convolutions with kernels of any size.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-// One term of a sum of products: inputs with a kernel, or inputs with an output's gradient.
+// One term of a sum of products: inputs and a kernel, or inputs and the gradient at an output.
 struct Term {
   const float* inputs;
   const float* other;
@@ -33,14 +33,14 @@ void convolve_row(const Term* terms, int num_terms, const Grid& in, int first_y,
   });
 }
 
-// ReLU. Where it lets through is written down on the way there (`is_derivative` false), and read on the way back.
+// ReLU. The forward pass (`is_derivative` false) stores where it is active, and the backward pass reads it.
 template <bool is_derivative>
 inline Vec activated(Vec value, Bits& active) {
   if constexpr (!is_derivative) active = positive(value);
   return only(value, active);
 }
 
-// A row after pooling, or one row without: convolution, bias, ReLU, pooling.
+// One output row of a layer: convolution, bias, ReLU and, if the layer has it, pooling.
 template <int kVectors, bool is_derivative>
 void activated_row(const Layer& l, const Term* terms, int num_terms, const float* bias, Bits* active, const Grid& next,
                    float* out, float* rows, int m, int y, int filter) {
@@ -85,7 +85,7 @@ void convolution_layer(const Team& team, const Chain& chain, int index, const Te
   });
 }
 
-// The gradient at a convolution's output, from that after pooling.
+// The gradient at a convolution's output, from the gradient after pooling.
 template <int kStep>
 void spread_by(const Team& team, const Chain& chain, const Layer& l, const Grid& next, const float* gradient,
                const Bits* active, float* out) {
@@ -112,12 +112,12 @@ void spread_gradient(const Team& team, const Chain& chain, int index, const floa
     spread_by<1>(team, chain, l, next, gradient, active, out);
 }
 
-// [k, k, C, F] to [k, k, F, C], turned round: the kernel of the transpose.
-void turn_kernel(const Team& team, const Layer& l, const float* kernel, float* turned) {
+// [k, k, C, F] to [k, k, F, C], flipped: the kernel of the transpose.
+void flip_kernel(const Team& team, const Layer& l, const float* kernel, float* flipped) {
   const int offsets = l.size * l.size;
   team.each(offsets, [&](int unit) {
     const float* from = kernel + int64_t(offsets - 1 - unit) * l.channels * l.filters;
-    float* to = turned + int64_t(unit) * l.channels * l.filters;
+    float* to = flipped + int64_t(unit) * l.channels * l.filters;
     for (int c = 0; c < l.channels; c += kLanes)
       for (int f = 0; f < l.filters; ++f)
         for (int lane = 0; lane < kLanes; ++lane)
@@ -125,7 +125,7 @@ void turn_kernel(const Team& team, const Layer& l, const float* kernel, float* t
   });
 }
 
-// The gradient of a convolution's input: a convolution of the spread gradient with the turned kernel.
+// The gradient of a convolution's input: a convolution of the spread gradient with the flipped kernel.
 void input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms, float* out) {
   const Layer& l = chain.layers[index];
   with_vectors(l.channels, [&](auto vectors) {
@@ -140,8 +140,8 @@ void input_gradient(const Team& team, const Chain& chain, int index, const Term*
   });
 }
 
-// The same for the first layer, whose channels are few, with the kernel as it is: sums over vectors of F. Goes to
-// images without a border, times `scale`.
+// The same for the first layer, which has few channels, with the kernel as it is: sums over vectors of F. The result,
+// times `scale`, goes to images without a border.
 template <int kPixels>
 void image_pixels(const Layer& l, const Term* terms, int num_terms, int m, int y, int x, int c, float scale,
                   float* out) {
@@ -150,7 +150,7 @@ void image_pixels(const Layer& l, const Term* terms, int num_terms, int m, int y
     for (int row = 0; row < l.size; ++row) {
       const float* from =
           terms[term].inputs + m * l.out.image + (y + l.shift + row) * l.out.row + int64_t(x + l.shift) * l.filters;
-      // The kernel is turned round by going through it backwards.
+      // Reading the kernel backwards flips it.
       const float* kernel =
           terms[term].other + (int64_t(l.size - row) * l.size * l.channels - l.channels + c) * l.filters;
       for (int column = 0; column < l.size; ++column, from += l.filters, kernel -= l.channels * l.filters)
@@ -180,19 +180,19 @@ void image_gradient(const Team& team, const Chain& chain, const Term* terms, int
   });
 }
 
-// The gradients of a convolution's kernel and bias, in num_parts() parts that `descend_parts` adds up.
+// The gradients of a convolution's kernel and bias, in num_parts() parts that `descend_parts` sums.
 void kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
                      const float* bias_gradient_of, float* out, Run* runs) {
   static const float one = 1.0f;
   const Layer& l = chain.layers[index];
-  const int run_rows = l.size * l.channels;  // of the kernel, that lie together in a row of the input
+  const int run_rows = l.size * l.channels;  // rows of the kernel that are contiguous in a row of the input
   const int blocks = num_blocks(run_rows), parts = l.num_parts(), lines = chain.images * l.out_height;
   const int64_t part_numbers = l.kernel_numbers + l.bias_numbers;
   with_vectors(l.filters, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value;
     const int chunks = l.filters / (kVectors * kLanes), rows = l.size * blocks + 1;  // one more for the bias
     team.each(parts * rows * chunks, [&](int unit) {
-      // A thread's own channels first: its half of the gradient stays in its cache.
+      // Channels vary slowest, so each thread's part of the gradient stays in its cache.
       const int filter = unit / (parts * rows) * kVectors * kLanes, part = unit / rows % parts, row = unit % rows;
       const int first_line = lines * part / parts, last_line = lines * (part + 1) / parts;
       const bool is_bias = row == l.size * blocks;
@@ -215,7 +215,7 @@ void kernel_gradient(const Team& team, const Chain& chain, int index, const Term
   });
 }
 
-// numbers -= rate * gradient, for a convolution's kernel and bias, which lie behind each other.
+// numbers -= rate * gradient, for a convolution's kernel and the bias that follows it in memory.
 void descend_parts(const Team& team, const Layer& l, const float* gradient, float rate, float* numbers) {
   const int64_t total = l.kernel_numbers + l.bias_numbers;
   const int parts = l.num_parts();

@@ -1,4 +1,4 @@
-// Dense layers, with kernels as panels [K / 64, O, 64].
+// Dense layers, with kernels stored as panels [K / 64, O, 64].
 
 #pragma once
 
@@ -48,12 +48,12 @@ void dots_of(const Layer& l, const Term* terms, int num_terms, int first_panel, 
     for (int j = 0; j < kOutputs; ++j) out[int64_t(m + i) * l.outputs + o + j] = sum_of(sums[i][j]);
 }
 
-// The panels of a part of the sum over inputs: a thread has the same panels in every step.
+// The panels of one part of the sum over inputs; a thread has the same panels in every step.
 std::pair<int, int> panels_of(const Layer& l, int chunk) {
   return {l.panels * chunk / l.chunks, l.panels * (chunk + 1) / l.chunks};
 }
 
-// One image: panel after panel as they lie in memory, with the sums in `lanes`, [O, kLanes].
+// A batch of one image: panels in memory order, with the sums in `lanes`, [O, kLanes].
 void add_dots_of_one(const Layer& l, const Term* terms, int num_terms, int panel, float* lanes) {
   for (int term = 0; term < num_terms; ++term) {
     const float* x = terms[term].inputs + int64_t(panel) * kPanel;
@@ -67,7 +67,7 @@ void add_dots_of_one(const Layer& l, const Term* terms, int num_terms, int panel
   }
 }
 
-// [M, O] for the panels of one chunk; `before` is called for each of them first.
+// [M, O] for the panels of one chunk; `before` is called with each panel before it is used.
 template <class Before>
 void partial_outputs(const Layer& l, int images, const Term* terms, int num_terms, int chunk, float* partial,
                      float* lanes, Before before) {
@@ -93,7 +93,7 @@ void partial_outputs(const Layer& l, int images, const Term* terms, int num_term
       });
 }
 
-// [M, O]: the bias and all parts.
+// [M, O]: the sum of the bias and all parts.
 void add_outputs(const Layer& l, int images, const float* partial, const float* bias, float* out) {
   const int64_t total = int64_t(images) * l.outputs;
   for (int64_t i = 0; i < total; ++i) out[i] = bias[i % l.outputs];
@@ -153,7 +153,7 @@ void panel_input_gradient(const Layer& l, int images, const Term* terms, int num
         count, runs, num_terms, l.outputs, {l.outputs, 1, kPanel},
         [&](int row, int lane, Vec value) { store(to + row * l.padded_inputs() + lane, value); });
   };
-  // Few images leave registers for more vectors of the panel.
+  // With few images, there are registers for more vectors of the panel.
   if (images <= kRows / 2)
     for (int k = 0; k < kPanel; k += 4 * kLanes) multiply(std::integral_constant<int, 4>{}, k, 0, images);
   else
@@ -161,7 +161,7 @@ void panel_input_gradient(const Layer& l, int images, const Term* terms, int num
       in_blocks(images, [&](int m, int count) { multiply(std::integral_constant<int, 2>{}, k, m, count); });
 }
 
-// [M, O] to the padded input of the next layer, with ReLU; `where` is that input on the way there, for a derivative.
+// [M, O] to the padded input of the next layer, with ReLU; for a derivative, `where` is that input in the forward pass.
 void dense_activation(const Layer& next, int images, const float* outputs, const float* where, float* out) {
   const int count = next.inputs;
   for (int m = 0; m < images; ++m) {
@@ -174,7 +174,7 @@ void dense_activation(const Layer& next, int images, const float* outputs, const
   }
 }
 
-// The gradient of the next layer's input to that of this layer's output [M, O].
+// From the gradient of the next layer's input to the gradient of this layer's output [M, O].
 void dense_activation_transpose(const Layer& next, int images, const float* gradient, const float* where, float* out) {
   for (int m = 0; m < images; ++m)
     for (int o = 0; o < next.inputs; ++o) {

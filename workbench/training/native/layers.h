@@ -1,4 +1,4 @@
-// Layers, and where their numbers lie.
+// Layers, and the memory layout of their arrays.
 
 #pragma once
 
@@ -18,12 +18,12 @@
 
 namespace {
 
-constexpr int kPanel = 64;  // inputs of a dense layer that lie together
-constexpr int kChunks = 8;  // parts of a long sum, added in the same order whoever computed them
+constexpr int kPanel = 64;  // inputs of a dense layer that are contiguous in memory
+constexpr int kChunks = 8;  // parts of a long sum, added in a fixed order whichever thread computed them
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// M pictures with a border of zeros.
+// M images with a border of zeros.
 struct Grid {
   int height, width, channels, border;
   int64_t row, image;
@@ -41,20 +41,20 @@ struct Grid {
 struct Layer {
   bool is_dense, pool;
   int size, padding, channels, filters;  // of a convolution
-  int out_height, out_width;             // of it, before pooling
+  int out_height, out_width;             // of a convolution, before pooling
   int after_height, after_width;         // after pooling
   int inputs, outputs, panels, chunks;   // of a dense layer
-  bool by_tiles;                         // a convolution as in tiles.h
+  bool by_tiles;                         // whether a convolution is computed as in tiles.h
   Grid in;                               // its input
   Grid out;                              // the gradient at a convolution's output, with the border its transpose needs
-  int shift;                             // of the transpose: where it begins in that border
+  int shift;                             // where the transpose begins in that border
   int64_t kernel_numbers, bias_numbers;
-  // Where a step's slot of the trajectory has them, in floats.
+  // Offsets in a step's slot of the trajectory, in floats.
   int64_t kernel_at, active_at, input_at, gradient_at;
 
-  int num_parts() const { return channels >= kLanes ? 1 : 4; }        // of the sums of a kernel gradient
-  int num_tiles() const { return out_height / 2 * (out_width / 2); }  // of an image
-  // Where the ReLU of a convolution has noted whether it lets through a vector of channels.
+  int num_parts() const { return channels >= kLanes ? 1 : 4; }        // parts of the sums of a kernel gradient
+  int num_tiles() const { return out_height / 2 * (out_width / 2); }  // per image
+  // The index of the mask that marks where the ReLU of a convolution is active in a vector of channels.
   int64_t active(int m, int y, int x, int filter) const {
     return (((int64_t(m) * out_height + y) * out_width + x) * filters + filter) / kLanes;
   }
@@ -64,12 +64,12 @@ struct Layer {
 struct Chain {
   int images;  // M
   std::vector<Layer> layers;
-  int64_t slot;  // floats kept of a step
+  int64_t slot;  // floats stored for each step
   int64_t logit_gradient_at, probabilities_at;
   int classes;
 };
 
-// Each layer as (is dense, k or K, padding, C, F or O, pooling), after (H, W, C) of an image.
+// From integers: (H, W, C) of an image, then (is dense, k or K, padding, C, F or O, pooling) of each layer.
 Chain make_chain(const int64_t* numbers, int64_t count, int images) {
   Chain chain{images, {}, 0, 0, 0, 0};
   int height = numbers[0], width = numbers[1], channels = numbers[2];
@@ -124,23 +124,23 @@ Chain make_chain(const int64_t* numbers, int64_t count, int images) {
   return chain;
 }
 
-// The weights of a layer while they are worked with: kernel (or panels), then bias.
+// The weights of a layer in working memory: kernel (or panels), then bias.
 struct Numbers {
   float* kernel;
   float* bias;
 };
 
-// For arrays that are written and read once or twice: without large pages, a tenth of the time goes to getting them.
+// For arrays that are written and read once or twice: without large pages, page faults take a tenth of the time.
 void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
 #ifdef __linux__
   constexpr uintptr_t kPage = 4096;
   const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
   const uintptr_t last = (reinterpret_cast<uintptr_t>(memory) + bytes) / kPage * kPage;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // a wish; it may be refused
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // only a hint
 #endif
 }
 
-// Arrays that live as long as a call; zeros at first, so that borders need no more care.
+// Arrays that live as long as a call. They are initialised to zero, so borders need no further treatment.
 class Arena {
  public:
   float* take(int64_t floats) {
@@ -158,20 +158,20 @@ class Arena {
   std::vector<std::unique_ptr<void, Free>> held_;
 };
 
-void clear_border(const Grid& grid, float* pictures, int m) {
-  float* picture = pictures + m * grid.image;
+void clear_border(const Grid& grid, float* images, int m) {
+  float* image = images + m * grid.image;
   const int64_t side = int64_t(grid.border) * grid.channels;
   const int64_t end = (grid.height + 2 * grid.border) * grid.row;
   if (side) {
-    std::fill(picture, picture + grid.border * grid.row, 0.0f);
-    std::fill(picture + (grid.height + grid.border) * grid.row, picture + end, 0.0f);
+    std::fill(image, image + grid.border * grid.row, 0.0f);
+    std::fill(image + (grid.height + grid.border) * grid.row, image + end, 0.0f);
     for (int y = 0; y < grid.height; ++y) {
-      float* row = picture + (y + grid.border) * grid.row;
+      float* row = image + (y + grid.border) * grid.row;
       std::fill(row, row + side, 0.0f);
       std::fill(row + grid.row - side, row + grid.row, 0.0f);
     }
   }
-  std::fill(picture + end, picture + grid.image, 0.0f);
+  std::fill(image + end, image + grid.image, 0.0f);
 }
 
 void copy_images(const Grid& grid, const float* from, float* to, int m) {

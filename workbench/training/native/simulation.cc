@@ -1,15 +1,15 @@
-// Local training and the way back through it, for networks that are chains of layers: what `workbench.chain` and
-// `workbench.training` say in JAX, written out for CPUs. The client's local steps are small and wait for each other, so
-// what counts is not the arithmetic but everything around it. Here
+// Forward and backward pass of local training, for networks that are chains of layers: the same computation as
+// `workbench.training.chain` and `workbench.training.sgd`, written for CPUs. The client's local steps are small and
+// sequential, so overhead and memory traffic matter more than arithmetic. In this file
 //
-// - all S steps are one call; threads meet at a barrier between the layers, a few hundred nanoseconds each;
-// - a convolution with a kernel of 3 x 3 is done in tiles of 2 x 2 pixels, with fewer than half of the multiplications;
-// - ReLU and pooling are done while a convolution's results are still in the cache;
-// - a dense kernel is kept in panels of 64 inputs, each of which stays with one thread, and the way back takes its
-//   updates back one by one instead of keeping every version of it;
-// - threads divide results between them, never the terms of a sum: the numbers do not depend on how many there are.
+// - all S steps are one call; threads meet at a barrier between layers, which takes a few hundred nanoseconds;
+// - a 3 x 3 convolution is computed in tiles of 2 x 2 pixels, with fewer than half of the multiplications;
+// - ReLU and pooling are computed while a convolution's results are still in the cache;
+// - a dense kernel is stored in panels of 64 inputs, each of which stays with one thread; the backward pass reverts its
+//   updates one by one instead of storing every version of it;
+// - threads divide the results between them, never the terms of a sum, so results do not depend on their number.
 //
-// Letters: S steps, M images, H, W, C as everywhere; F channels out; K inputs and O outputs of a dense layer.
+// Letters: S steps, M images, H, W, C as in Python; F output channels; K inputs and O outputs of a dense layer.
 
 #include <algorithm>
 #include <cmath>
@@ -61,12 +61,12 @@ void give_weights(const Chain& chain, const std::vector<Numbers>& weights, float
   }
 }
 
-// What convolutions are computed with; in tiles, all of it is in their basis.
+// The operands of convolutions; for tiled convolutions, all are in the basis of the tiles.
 struct Operands {
-  std::vector<float*> turned;   // kernels of the transposes
+  std::vector<float*> flipped;  // kernels of the transposes
   std::vector<float*> spread;   // gradients at the outputs
-  std::vector<float*> tiles;    // inputs, in tiles only
-  std::vector<float*> kernels;  // in tiles only
+  std::vector<float*> tiles;    // inputs, tiled convolutions only
+  std::vector<float*> kernels;  // tiled convolutions only
 
   Operands(const Chain& chain, Arena& arena) {
     for (const Layer& l : chain.layers) {
@@ -75,7 +75,7 @@ struct Operands {
                              : l.is_dense ? 0
                                           : l.kernel_numbers;
       const int64_t outputs = l.is_dense ? 0 : chain.images * l.out.image;
-      turned.push_back(arena.take(kernel));
+      flipped.push_back(arena.take(kernel));
       spread.push_back(arena.take(l.by_tiles ? kBasis * matrix_step(num_tiles, l.filters) : outputs));
       tiles.push_back(arena.take(l.by_tiles ? kBasis * matrix_step(num_tiles, l.channels) : 0));
       kernels.push_back(arena.take(l.by_tiles ? kernel : 0));
@@ -85,9 +85,9 @@ struct Operands {
   void set_kernel(const Team& team, const Chain& chain, int i, const float* kernel) {
     const Layer& l = chain.layers[i];
     if (l.by_tiles)
-      kernel_to_basis(team, l, kernel, kernels[i], turned[i]);
+      kernel_to_basis(team, l, kernel, kernels[i], flipped[i]);
     else if (i)
-      turn_kernel(team, l, kernel, turned[i]);
+      flip_kernel(team, l, kernel, flipped[i]);
   }
 
   void set_gradient(const Team& team, const Chain& chain, int i, const float* gradient, const Bits* active) {
@@ -98,16 +98,16 @@ struct Operands {
   }
 };
 
-// What both ways need room for.
+// Working memory of both passes.
 struct Scratch {
   float* images;  // the batch, in the grid of the first layer
   Operands operands;
   std::vector<float*> gradient;   // of kernels, in parts or in the basis of tiles
-  std::vector<float*> patches;    // what tiles add to the gradients of inputs
+  std::vector<float*> patches;    // contributions of tiles to the gradients of inputs
   float* partial;                 // sums of dense layers
   std::vector<float*> outputs;    // [M, O] of dense layers
-  std::vector<float*> at_output;  // [M, O] gradients there
-  // One for each thread: rows of a convolution or products of tiles, and what the sums of a kernel gradient run over.
+  std::vector<float*> at_output;  // [M, O] gradients at those outputs
+  // One for each thread: rows of a convolution or products of tiles, and the terms of the sums of a kernel gradient.
   std::vector<float*> rows;
   std::vector<std::vector<Run>> runs;
 
@@ -160,7 +160,7 @@ struct Batches {
   float rate;
 };
 
-// With a trajectory of one step, every step uses that one again: nothing is kept.
+// If the trajectory has only one step, every step overwrites it: nothing is stored for the backward pass.
 void train(Team team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights, Scratch& s,
            float* trajectory, int64_t kept_steps) {
   const int count = static_cast<int>(chain.layers.size()), last = count - 1;
@@ -236,7 +236,7 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
       } else {
         here.set_gradient(team, chain, i, slot + chain.layers[i + 1].gradient_at, active(i));
         team.meet();
-        const Term change{l.by_tiles ? here.tiles[i] : input(i), here.spread[i]}, back{here.spread[i], here.turned[i]};
+        const Term change{l.by_tiles ? here.tiles[i] : input(i), here.spread[i]}, back{here.spread[i], here.flipped[i]};
         if (l.by_tiles) {
           tiles_kernel_gradient(team, chain, i, &change, 1, here.spread[i], s.gradient[i]);
           tiles_input_gradient(team, chain, i, &back, 1, s.patches[i], rows);
@@ -254,7 +254,7 @@ void train(Team team, const Chain& chain, const Batches& batches, std::vector<Nu
   }
 }
 
-// What only the way back needs: derivatives in the direction of the adjoint (`dot`).
+// Working memory of the backward pass: derivatives along the adjoint ("dots").
 struct Dots {
   Operands operands;
   std::vector<float*> input, gradient, outputs, at_output;
@@ -270,9 +270,9 @@ struct Dots {
   }
 };
 
-// `weights` are those after the last step at first; `adjoint` is v of `workbench.training`, changed from step to step.
-void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights,
-             std::vector<Numbers>& adjoint, Scratch& s, Dots& d, float* trajectory, float* images_adjoint) {
+// `weights` are initially those after the last step; `adjoint` is v of `workbench.training.sgd`, updated in every step.
+void train_backward(Team team, const Chain& chain, const Batches& batches, std::vector<Numbers>& weights,
+                    std::vector<Numbers>& adjoint, Scratch& s, Dots& d, float* trajectory, float* images_adjoint) {
   const int count = static_cast<int>(chain.layers.size()), last = count - 1;
   const Grid& first = chain.layers[0].in;
   const int64_t image_numbers = int64_t(first.height) * first.width * first.channels;
@@ -306,7 +306,7 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
     for (int i = 0; i < count; ++i) {
       const Layer& l = chain.layers[i];
       const Term terms[] = {{input(i), adjoint[i].kernel}, {d.input[i], kernel(i)}};
-      const int num_terms = i ? 2 : 1;  // the images have no derivative in the direction
+      const int num_terms = i ? 2 : 1;  // the images have no derivative along the adjoint
       if (!l.is_dense) {
         const TiledTerm tiled[] = {{input(i), here.tiles[i], along.kernels[i]},
                                    {d.input[i], along.tiles[i], here.kernels[i]}};
@@ -368,8 +368,8 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
         team.meet();
         const Term change[] = {{l.by_tiles ? here.tiles[i] : input(i), along.spread[i]},
                                {l.by_tiles ? along.tiles[i] : d.input[i], here.spread[i]}};
-        const Term back[] = {{along.spread[i], i ? here.turned[i] : kernel(i)},
-                             {here.spread[i], i ? along.turned[i] : adjoint[i].kernel}};
+        const Term back[] = {{along.spread[i], i ? here.flipped[i] : kernel(i)},
+                             {here.spread[i], i ? along.flipped[i] : adjoint[i].kernel}};
         if (l.by_tiles) {
           tiles_kernel_gradient(team, chain, i, change, 2, along.spread[i], s.gradient[i]);
           tiles_input_gradient(team, chain, i, back, 2, s.patches[i], rows);
@@ -397,7 +397,7 @@ void go_back(Team team, const Chain& chain, const Batches& batches, std::vector<
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What XLA calls
+// The functions that XLA calls
 // ---------------------------------------------------------------------------------------------------------------------
 
 struct Arguments {
@@ -421,7 +421,7 @@ Batches take_batches(Arguments& arguments) {
 int num_images(ffi::RemainingArgs& args) { return static_cast<int>(args.get<ffi::AnyBuffer>(0)->dimensions()[1]); }
 
 ffi::Error out_of_memory() {
-  return ffi::Error(ffi::ErrorCode::kResourceExhausted, "there is not enough memory to simulate the client's training");
+  return ffi::Error(ffi::ErrorCode::kResourceExhausted, "not enough memory to simulate the client's training");
 }
 
 // (images, labels, share, rate, weights...) to (weights..., trajectory).
@@ -443,7 +443,7 @@ ffi::Error forward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<c
   auto weights = take_weights(chain, arena, given.data());
   const std::vector<int> cores = cores_for_threads();
   Scratch scratch(chain, arena, static_cast<int>(cores.size()));
-  together(cores, [&](const Team& team) { train(team, chain, batches, weights, scratch, trajectory, kept_steps); });
+  run_team(cores, [&](const Team& team) { train(team, chain, batches, weights, scratch, trajectory, kept_steps); });
   give_weights(chain, weights, out.data());
   return ffi::Error::Success();
 } catch (const std::bad_alloc&) {
@@ -455,7 +455,7 @@ ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<
   const Chain chain = make_chain(shape.begin(), static_cast<int64_t>(shape.size()), num_images(args));
   Arguments arguments{args};
   const Batches batches = take_batches(arguments);
-  // It is only read.
+  // The trajectory is only read.
   float* trajectory = const_cast<float*>(arguments.floats());
   std::vector<const float*> given, directions;
   std::vector<float*> out;
@@ -471,8 +471,8 @@ ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<
   const std::vector<int> cores = cores_for_threads();
   Scratch scratch(chain, arena, static_cast<int>(cores.size()));
   Dots dots(chain, arena);
-  together(cores, [&](const Team& team) {
-    go_back(team, chain, batches, weights, adjoint, scratch, dots, trajectory, images_adjoint);
+  run_team(cores, [&](const Team& team) {
+    train_backward(team, chain, batches, weights, adjoint, scratch, dots, trajectory, images_adjoint);
   });
   give_weights(chain, adjoint, out.data());
   return ffi::Error::Success();
@@ -482,7 +482,7 @@ ffi::Error backward(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Span<
 
 }  // namespace
 
-// How many floats are kept of every local step.
+// The number of floats stored for each local step.
 extern "C" int64_t workbench_slot(const int64_t* numbers, int64_t count, int64_t images) {
   return make_chain(numbers, count, static_cast<int>(images)).slot;
 }

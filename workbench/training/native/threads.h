@@ -1,4 +1,4 @@
-// Threads that go through the same program together.
+// A team of threads that run the same program.
 
 #pragma once
 
@@ -38,7 +38,7 @@ int this_core() {
 #endif
 }
 
-// One core for each thread that there shall be, that of the calling thread first.
+// The cores to use, one for each thread; the core of the calling thread comes first.
 std::vector<int> cores_for_threads() {
   std::vector<int> cores;
 #ifdef __linux__
@@ -50,14 +50,14 @@ std::vector<int> cores_for_threads() {
 #endif
   if (cores.empty()) cores.assign(std::max(1u, std::thread::hardware_concurrency()), kAnyCore);
   const size_t wanted = std::min<size_t>(cores.size(), kMostThreads);
-  // Spread over all of them: neighbours may share what makes them fast.
+  // Spread over all cores: neighbouring ones may share execution units and caches.
   for (size_t index = 0; index < wanted; ++index) cores[index] = cores[index * cores.size() / wanted];
   cores.resize(wanted);
   return cores;
 }
 
-// A new thread begins on the core of the one that made it, and the system can take longer to move it than it lives. So
-// it moves by itself, and may be moved again.
+// A new thread starts on the core of its creator, and the scheduler may take longer to move it than the thread lives.
+// So the thread moves itself to its core, and then allows the scheduler to move it again.
 void move_to([[maybe_unused]] int core) {
 #ifdef __linux__
   if (core == kAnyCore) return;
@@ -69,11 +69,11 @@ void move_to([[maybe_unused]] int core) {
 #endif
 }
 
-// Where threads wait for each other. A thread whose core another program has keeps all others waiting; where the wait
-// takes more than half of their time, half of the threads would be faster, and go on alone. The numbers stay the same.
+// A barrier for the threads. A thread whose core is used by another program delays all others. If waiting takes more
+// than half of their time, half of the threads would be faster, so only half continue. The results stay the same.
 class Barrier {
  public:
-  explicit Barrier(const std::vector<int>& cores) : own_(cores), now_(cores.size()) {
+  explicit Barrier(const std::vector<int>& cores) : start_(cores), now_(cores.size()) {
     for (size_t index = 0; index < cores.size(); ++index) now_[index].store(cores[index]);
   }
   int size() const { return size_.load(std::memory_order_relaxed); }
@@ -88,7 +88,7 @@ class Barrier {
     const auto arrival = Clock::now();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
       arrived_.store(0, std::memory_order_relaxed);
-      if (is_end_of_step) judge(size, arrival);
+      if (is_end_of_step) shrink_if_slow(size, arrival);
       round_.store(round + 1, std::memory_order_release);
       return;
     }
@@ -99,8 +99,9 @@ class Barrier {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Who gives a core away gets it back milliseconds later where others want it, so that is done only when the thread
-  // that is waited for must have lost its own. Nobody is woken: the system would put them on the core of who does it.
+  // On a busy machine, a thread that yields its core gets it back only milliseconds later. So a thread yields only when
+  // the thread it waits for has probably lost its core. Threads poll instead of being woken: the scheduler would place
+  // a woken thread on the core of the thread that wakes it.
   void spin_or_sleep(int index, int round, Clock::time_point arrival) {
     do {
       for (int spins = 0; spins < 64; ++spins) {
@@ -108,14 +109,14 @@ class Barrier {
         relax();
       }
       if (shares_core(index)) {
-        if (this_core() == own_[index]) break;  // the other has to move, and needs the core for that
-        move_to(own_[index]);
+        if (this_core() == start_[index]) break;  // the other thread needs this core in order to move away
+        move_to(start_[index]);
       }
     } while (Clock::now() < arrival + std::chrono::microseconds(500));
     while (round_.load(std::memory_order_acquire) == round) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
-  // Who sleeps may wake up on the core of another, and stay there for tens of milliseconds.
+  // A sleeping thread may wake up on the core of another thread, and stay there for tens of milliseconds.
   bool shares_core(int index) const {
     const int core = this_core();
     for (int other = 0; other < size(); ++other)
@@ -123,8 +124,8 @@ class Barrier {
     return false;
   }
 
-  // Only the last to arrive is here. Until the threads have found their cores, it says nothing of those.
-  void judge(int size, Clock::time_point now) {
+  // Called only by the last thread to arrive. The first measurement is ignored: threads may still be changing cores.
+  void shrink_if_slow(int size, Clock::time_point now) {
     const auto elapsed = now - since_;
     if (elapsed < std::chrono::milliseconds(is_settled_ ? 50 : 20)) return;
     const bool is_slow = 2 * waited_.load(std::memory_order_relaxed) > (size - 1) * elapsed.count();
@@ -134,8 +135,8 @@ class Barrier {
     since_ = now;
   }
 
-  const std::vector<int> own_;         // where threads begin
-  std::vector<std::atomic<int>> now_;  // where they were last seen
+  const std::vector<int> start_;       // the core on which each thread starts
+  std::vector<std::atomic<int>> now_;  // the core on which it was last seen
   bool is_settled_ = false;
   std::atomic<int> size_{1}, arrived_{0}, round_{0};
   std::atomic<int64_t> waited_{0};
@@ -146,7 +147,7 @@ struct Team {
   int index, size;
   Barrier* barrier;
   void meet() const { barrier->wait(index); }
-  // The end of a local step: whether this thread is still needed.
+  // Called at the end of a local step; returns whether this thread is still needed.
   bool goes_on() {
     barrier->wait(index, true);
     size = barrier->size();
@@ -157,7 +158,7 @@ struct Team {
   std::pair<int, int> part(int64_t units) const {
     return {static_cast<int>(units * index / size), static_cast<int>(units * (index + 1) / size)};
   }
-  // In the opposite order, what the last pass touched last is still in the cache.
+  // In reverse order: what the previous pass used last is still in the cache.
   template <class Work>
   void each_backwards(int units, Work work) const {
     const auto [first, last] = part(units);
@@ -171,9 +172,9 @@ struct Team {
 };
 
 template <class Program>
-void together(const std::vector<int>& cores, Program program) {
+void run_team(const std::vector<int>& cores, Program program) {
   Barrier barrier(cores);
-  std::atomic<int> size{0};  // known once it is clear how many threads there can be
+  std::atomic<int> size{0};  // set once all possible threads have been created
   std::vector<std::thread> others;
   others.reserve(cores.size());
   try {
@@ -184,9 +185,9 @@ void together(const std::vector<int>& cores, Program program) {
         program(Team{index, size.load(), &barrier});
       });
   } catch (const std::system_error&) {
-    // This user has no more threads; those that are there will do.
+    // The limit of threads is reached; continue with those that exist.
   } catch (const std::bad_alloc&) {
-    // Nor memory for one.
+    // There is no memory for another thread; continue with those that exist.
   }
   barrier.set_size(static_cast<int>(others.size()) + 1);
   size.store(barrier.size());

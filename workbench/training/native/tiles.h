@@ -1,10 +1,10 @@
-// Convolutions with kernels of 3 x 3, in tiles of 2 x 2 pixels (Winograd's F(2 x 2, 3 x 3)).
+// Convolutions with 3 x 3 kernels, in tiles of 2 x 2 pixels (Winograd's F(2 x 2, 3 x 3)).
 //
-// A tile of outputs sees 4 x 4 inputs: 36 products for each pair of channels. With x, w and y written in another basis,
-// as 4 x 4 numbers each, it is 16: y = A' ((G w G') * (B' x B)) A. All three maps are linear, so that their transposes
-// lead to the gradients, with the same 16 products: dw = G' ((B' x B) * (A dy A')) G, dx = B ((G w G') * (A dy A')) B'.
-// Here 16 matrices lie behind each other: [16, tiles, C] for inputs, [16, tiles, F] for outputs, [16, C, F] for
-// kernels.
+// A tile of outputs depends on 4 x 4 inputs: 36 products for each pair of channels. If x, w and y are transformed to
+// another basis, with 4 x 4 numbers each, 16 products are enough: y = A' ((G w G') * (B' x B)) A. All three maps are
+// linear, so the gradients are their transposes, with the same 16 products: dw = G' ((B' x B) * (A dy A')) G,
+// dx = B ((G w G') * (A dy A')) B'. The 16 matrices are consecutive in memory: [16, tiles, C] for inputs,
+// [16, tiles, F] for outputs, [16, C, F] for kernels.
 
 #pragma once
 
@@ -16,10 +16,10 @@
 namespace {
 
 constexpr int kBasis = 16;
-// A little apart: matrices whose size is a power of 2 would fall on the same lines of the cache.
+// With a gap between matrices: those whose size is a power of 2 would otherwise map to the same cache lines.
 int64_t matrix_step(int64_t rows, int64_t columns) { return rows * columns + 16; }
 
-// Maps on one axis, of one vector of channels at a time.
+// Maps along one axis, for one vector of channels at a time.
 struct InputToBasis {
   static constexpr int kFrom = 4, kTo = 4;
   static void map(const Vec* x, Vec* v) {
@@ -55,7 +55,7 @@ struct KernelFromBasis {
   }
 };
 
-// One of them on both axes: get(row, column) to put(row, column, value).
+// One of these maps along both axes: get(row, column) to put(row, column, value).
 template <class Axis, class Get, class Put>
 inline __attribute__((always_inline)) void on_both_axes(Get get, Put put) {
   Vec half[Axis::kTo][Axis::kFrom];
@@ -78,12 +78,12 @@ inline __attribute__((always_inline)) void on_both_axes(Get get, Put put) {
 }
 
 struct Tile {
-  int m, y, x;  // the image, and where in the grid of its tiles
+  int m, y, x;  // the image, and the position in its grid of tiles
   Tile(const Layer& l, int index)
       : m(index / l.num_tiles()), y(index % l.num_tiles() / (l.out_width / 2)), x(index % (l.out_width / 2)) {}
 };
 
-// Some tiles of the input.
+// `count` tiles of the input in the basis, starting at `first`.
 void tiles_of_input(const Layer& l, int images, const float* in, int first, int count, float* out) {
   const int64_t step = matrix_step(int64_t(images) * l.num_tiles(), l.channels);
   for (int index = first; index < first + count; ++index) {
@@ -97,7 +97,7 @@ void tiles_of_input(const Layer& l, int images, const float* in, int first, int 
   }
 }
 
-// The gradient at the convolution's output, from that after ReLU and pooling.
+// The gradient at the convolution's output in the basis, from the gradient after ReLU and pooling.
 void tiles_of_gradient(const Team& team, const Chain& chain, int index, const float* gradient, const Bits* active,
                        float* out) {
   const Layer& l = chain.layers[index];
@@ -143,7 +143,7 @@ void kernel_to_basis(const Team& team, const Layer& l, const float* kernel, floa
   });
 }
 
-// Products of some tiles, [16, kRows, kVectors vectors from `column` on]: [tiles, inner] times [inner, outer].
+// Products of `count` tiles, [16, kRows, kVectors vectors starting at `column`]: [tiles, inner] times [inner, outer].
 template <int kVectors>
 void multiply_tiles(const Term* terms, int num_terms, int first, int count, int inner, int outer, int64_t tile_step,
                     int column, float* out) {
@@ -159,9 +159,9 @@ void multiply_tiles(const Term* terms, int num_terms, int first, int count, int 
   }
 }
 
-// Pictures are brought to tiles before they are multiplied.
+// Images are transformed to tiles before they are multiplied.
 struct TiledTerm {
-  const float* pictures;
+  const float* images;
   float* tiles;
   const float* kernel;
 };
@@ -179,7 +179,7 @@ void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTer
       const auto [first, count] = block_of(total, block);
       Term terms[2];
       for (int term = 0; term < num_terms; ++term) {
-        tiles_of_input(l, chain.images, given[term].pictures, first, count, given[term].tiles);
+        tiles_of_input(l, chain.images, given[term].images, first, count, given[term].tiles);
         terms[term] = {given[term].tiles, given[term].kernel};
       }
       for (int filter = 0; filter < l.filters; filter += kWidth) {
@@ -210,7 +210,7 @@ void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTer
   });
 }
 
-// What each tile adds to the gradient of the input: [tiles, 16, C]. `add_tiles` puts them together.
+// The contribution of each tile to the gradient of the input: [tiles, 16, C]. `add_tiles` sums them.
 void tiles_input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms, float* out,
                           float* products) {
   const Layer& l = chain.layers[index];
@@ -236,7 +236,7 @@ void tiles_input_gradient(const Team& team, const Chain& chain, int index, const
   });
 }
 
-// Every pixel is in up to four tiles, which are added in the same order whoever computed them.
+// Every pixel is in up to four tiles, which are added in a fixed order whichever thread computed them.
 void add_tiles(const Team& team, const Chain& chain, int index, const float* tiles, float* out) {
   const Layer& l = chain.layers[index];
   const int rows = l.out_height / 2, columns = l.out_width / 2;
@@ -260,7 +260,7 @@ void add_tiles(const Team& team, const Chain& chain, int index, const float* til
   });
 }
 
-// The gradients of kernel, [16, C, F], and bias behind it.
+// The gradient of the kernel, [16, C, F], followed by that of the bias.
 void tiles_kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
                            const float* bias_gradient_of, float* out) {
   static const float one = 1.0f;
@@ -275,7 +275,7 @@ void tiles_kernel_gradient(const Team& team, const Chain& chain, int index, cons
       const int matrix = unit / chunks / blocks, filter = unit % chunks * kVectors * kLanes;
       Run runs[2];
       if (matrix == kBasis) {
-        // In the basis, the middle of a tile is its sum.
+        // In the basis, the entry (1, 1) of a tile is the sum over its pixels.
         runs[0] = {&one, bias_gradient_of + 5 * output_step + filter};
         return tile<kVectors>(1, runs, 1, total, {0, 0, l.filters}, [&](int, int lane, Vec value) {
           store(out + kBasis * kernel_step + filter + lane, value);

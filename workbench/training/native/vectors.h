@@ -1,4 +1,4 @@
-// Vectors of numbers, and the one product that everything is made of.
+// SIMD vectors, and the matrix product on which everything is built.
 
 #pragma once
 
@@ -22,14 +22,14 @@ constexpr int kLanes = 4, kRows = 6, kDot = 3;
 #endif
 
 typedef float Vec __attribute__((vector_size(4 * kLanes)));
-typedef float VecAnywhere __attribute__((vector_size(4 * kLanes), aligned(4)));  // where a float may lie
+typedef float VecAnywhere __attribute__((vector_size(4 * kLanes), aligned(4)));  // unaligned
 typedef int32_t IntVec __attribute__((vector_size(4 * kLanes)));
-typedef std::conditional_t<kLanes == 16, uint16_t, uint8_t> Bits;  // one for each number of a vector
+typedef std::conditional_t<kLanes == 16, uint16_t, uint8_t> Bits;  // one bit for each lane of a vector
 
 inline Vec load(const float* from) { return *reinterpret_cast<const VecAnywhere*>(from); }
 inline void store(float* to, Vec value) { *reinterpret_cast<VecAnywhere*>(to) = value; }
 
-// Where numbers are positive, and a vector with zeros elsewhere; compilers do not find the instructions by themselves.
+// A mask of positive numbers, a vector with zeros outside a mask, and a sum. Compilers do not find these instructions.
 #if defined(__AVX512F__)
 inline Bits positive(Vec value) { return _mm512_cmp_ps_mask(__m512(value), _mm512_setzero_ps(), _CMP_GT_OQ); }
 inline Vec only(Vec value, Bits bits) { return Vec(_mm512_maskz_mov_ps(bits, __m512(value))); }
@@ -58,7 +58,7 @@ inline float sum_of(Vec value) {
 }
 #endif
 
-// The numbers of two vectors, one by one from each, from the one at `kFirst` on.
+// The numbers of two vectors, alternately from each, starting at `kFirst`.
 template <int kFirst, int... kIndex>
 inline Vec interleave(Vec first, Vec second, std::integer_sequence<int, kIndex...>) {
 #if defined(__clang__) || __GNUC__ >= 12
@@ -68,7 +68,7 @@ inline Vec interleave(Vec first, Vec second, std::integer_sequence<int, kIndex..
 #endif
 }
 
-// kLanes vectors as the rows of a square, to its columns.
+// Transposes a square matrix of kLanes vectors.
 inline void transpose(const Vec* rows, Vec* columns) {
   constexpr std::make_integer_sequence<int, kLanes> kAll;
   Vec from[kLanes], to[kLanes];
@@ -86,7 +86,7 @@ inline void transpose(const Vec* rows, Vec* columns) {
   std::copy(to, to + kLanes, columns);
 }
 
-// One stretch of a sum: `length` scalars of each row of a, and as many vectors of b.
+// A part of a sum of products: `length` scalars of each row of a, and as many vectors of b.
 struct Run {
   const float* a;
   const float* b;
@@ -120,7 +120,7 @@ __attribute__((noinline)) void tile_of(const Run* runs, int num_runs, int length
     for (int v = 0; v < kVectors; ++v) finish(row, v * kLanes, sums[row][v]);
 }
 
-// A number of 1 to kMost as a constant: work(constant).
+// Calls work with a number from 1 to kMost as a compile-time constant.
 template <int kMost, class Work>
 inline void with_count(int count, Work work) {
   if constexpr (kMost > 1)
@@ -134,7 +134,7 @@ void tile(int rows, const Run* runs, int num_runs, int length, Strides by, Finis
       rows, [&](auto count) { tile_of<decltype(count)::value, kVectors>(runs, num_runs, length, by, finish); });
 }
 
-// `rows` rows in blocks of about the same size, each at most kMost: (first row, number of rows) of one, or work(both).
+// Divides rows into blocks of about equal size, at most kMost: the (first row, number of rows) of one, or work(both).
 template <int kMost = kRows>
 int num_blocks(int rows) {
   return (rows + kMost - 1) / kMost;
@@ -152,7 +152,7 @@ void in_blocks(int rows, Work work) {
   }
 }
 
-// Channels in chunks of two vectors, or of one where they do not divide.
+// Channels in chunks of two vectors, or of one if two do not divide them.
 int vectors_of(int channels) { return channels % (2 * kLanes) == 0 ? 2 : 1; }
 template <class Work>
 void with_vectors(int channels, Work work) {

@@ -19,6 +19,7 @@ from workbench.session.history import SessionHistory
 from workbench.views import render
 from workbench.views.panel.scene import Scene
 from workbench.views.panel.worker import DRAWING
+from workbench.views.report import fact_text
 
 __all__ = [
     "AttackerTab",
@@ -404,17 +405,9 @@ class AttackerTab(Tab):
         parts = []
         for side, facts in scene.source.attacker_view().items():
             rows = "".join(
-                f"<tr><th scope='row'>{escape(name)}</th><td>{escape(_fact(value))}</td></tr>"
+                f"<tr><th scope='row'>{escape(name)}</th><td>{escape(fact_text(value))}</td></tr>"
                 for name, value in facts.items()
             )
             parts.append(f"<table class='wb-facts'><caption>{escape(side.capitalize())}</caption>{rows}</table>")
         self.columns.value = f"<div class='wb-columns'>{''.join(parts)}</div>"
         self.picture.show_text("The update is all that the server has; everything in the last list it has to guess.")
-
-
-def _fact(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.sum()} images in {(value.sum(0) > 0).sum()} classes"
-    if isinstance(value, tuple | list):
-        return " × ".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

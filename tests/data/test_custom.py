@@ -33,18 +33,18 @@ def test_arrays_are_grouped_by_client_in_order_of_appearance(clients):
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"images": IMAGES[..., 0]}, DataError, r"right is \[N, H, W, C\]"),
+        ({"images": IMAGES[..., 0]}, DataError, r"expected \[N, H, W, C\]"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, DataError, "at least one image"),
-        ({"labels": LABELS[:5]}, DataError, r"right is \(6,\)"),
+        ({"labels": LABELS[:5]}, DataError, r"expected \(6,\)"),
         ({"labels": LABELS / 2}, DataError, "whole numbers"),
         ({"labels": LABELS - 1}, DataError, "contain -1"),
         ({"class_names": ["a", "b"]}, DataError, "contain 2; with 2 classes"),
-        ({"clients": [0, 1]}, DataError, r"clients are int64 \[2\]; right is one number or name for each of the 6"),
+        ({"clients": [0, 1]}, DataError, r"clients are int64 \[2\]; expected one number or name for each of the 6"),
         ({"clients": np.linspace(0, 1, 6)}, DataError, "clients are float64"),
-        ({"clients": [[0], [1, 2]]}, DataError, "clients are lists of different lengths; right is one number or name"),
+        ({"clients": [[0], [1, 2]]}, DataError, "clients are lists of different lengths; expected one number or name"),
         ({"labels": [[0], [1, 2]]}, DataError, "images and labels must be arrays"),
         ({"labels": LABELS + 10**9}, DataError, "contain 1000000000"),
-        ({"images": np.zeros_like(IMAGES)}, DataError, "same value everywhere; give normalization"),
+        ({"images": np.zeros_like(IMAGES)}, DataError, "one value everywhere; give a normalization"),
         ({"psnr_threshold": "high"}, ConfigError, "psnr_threshold = 'high'"),
         ({"normalization": Normalization((0.5,), (0.5,))}, DataError, "3 channels but the normalization has 1"),
     ],
@@ -96,7 +96,7 @@ def test_a_picture_keeps_its_middle_and_its_proportions(tmp_path):
 
 def test_an_unreadable_picture_is_named(folder):
     (folder / "cats" / "9.png").write_bytes((folder / "cats" / "1.png").read_bytes()[:40])
-    with pytest.raises(DataError, match=r"9\.png cannot be read .*; right is a picture that Pillow can open"):
+    with pytest.raises(DataError, match=r"9\.png cannot be read .*; expected an image that Pillow can open"):
         dataset_from_folder(folder)
 
 
@@ -115,13 +115,13 @@ def test_wrong_options_get_one_clear_sentence(folder, arguments, error, says):
 
 
 def test_wrong_folders_get_one_clear_sentence(tmp_path):
-    with pytest.raises(DataError, match="does not exist; right is a folder with one sub-folder of pictures"):
+    with pytest.raises(DataError, match="does not exist; expected a folder with one sub-folder of images"):
         dataset_from_folder(tmp_path / "missing")
-    with pytest.raises(DataError, match="has no sub-folders; right is a folder"):
+    with pytest.raises(DataError, match="has no sub-folders; expected a folder"):
         dataset_from_folder(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="has no sub-folders"):
         dataset_from_folder(tmp_path / "file")
     (tmp_path / "empty class").mkdir()
-    with pytest.raises(DataError, match=r"class folder '.*empty class' has no pictures"):
+    with pytest.raises(DataError, match=r"class folder '.*empty class' has no images"):
         dataset_from_folder(tmp_path)

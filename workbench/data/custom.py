@@ -1,4 +1,4 @@
-"""Your own pictures as a data set: arrays, or a folder with one sub-folder per class."""
+"""Custom data sets: from arrays, or from a folder with one sub-folder per class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["dataset_from_arrays", "dataset_from_folder"]
 
 
 MAX_UNNAMED_CLASSES = 10_000
-"""More are more likely a mistake in the labels."""
+"""Larger labels without class names are probably a mistake."""
 
 
 def dataset_from_arrays(
@@ -36,21 +36,21 @@ def dataset_from_arrays(
     class_names: Sequence[str] | None = None,
     normalization: Normalization | None = None,
     psnr_threshold: float = 20.0,
-    name: str = "own data",
+    name: str = "custom data",
 ) -> Dataset:
-    """Your own arrays as a data set.
+    """A data set from arrays.
 
     Args:
         images: [n, H, W, C], uint8 in 0..255 or float in [0, 1].
         labels: [n] classes from 0.
-        clients: [n] whose each image is, a number or a name; None gives all to one client.
+        clients: [n] the client of each image, a number or a name; None gives all images to one client.
         class_names: one for each class; None numbers them.
         normalization: None measures mean and standard deviation of each channel.
         psnr_threshold: the PSNR in dB above which an image counts as recovered.
-        name: for people.
+        name: shown to people.
 
     >>> dataset_from_arrays(np.eye(4).reshape(2, 2, 4, 1), [0, 1], clients=["ann", "bob"]).client(1, num_images=1)
-    ClientData(own data, client 1: 1 images of 2x4x1, 1 classes present)
+    ClientData(custom data, client 1: 1 images of 2x4x1, 1 classes present)
     """
     num_classes = MAX_UNNAMED_CLASSES if class_names is None else len(class_names)
     pixels, classes = check_images_and_labels(images, labels, num_classes)
@@ -81,36 +81,36 @@ def dataset_from_folder(
     psnr_threshold: float = 20.0,
     seed: int = 0,
 ) -> Dataset:
-    """A folder of pictures with one sub-folder per class as a data set; the sub-folders' names are the classes'.
+    """A data set from a folder of images with one sub-folder per class, named after the class.
 
     Args:
         path: the folder.
-        size: of the square that the middle of every picture is reduced to, in pixels.
+        size: every image is cropped to its central square and resized to this many pixels a side.
         color: ``"rgb"`` or ``"grey"``.
-        images_per_client: how many of the shuffled pictures each client gets; None gives all to one client.
+        images_per_client: how many of the shuffled images each client gets; None gives all to one client.
         normalization: None measures mean and standard deviation of each channel.
         psnr_threshold: the PSNR in dB above which an image counts as recovered.
         seed: of the shuffling.
     """
     size = check_count("size", size)
     mode = {"rgb": "RGB", "grey": "L"}[check_choice("color", color, ["rgb", "grey"])]
-    right = "a folder with one sub-folder of pictures for each class"
-    folder = existing_path(path, right)
+    expected = "a folder with one sub-folder of images for each class"
+    folder = existing_path(path, expected)
     classes = (
         sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")) if folder.is_dir() else []
     )
     if not classes:
-        raise DataError(f"path = '{folder}' has no sub-folders; right is {right}.")
+        raise DataError(f"path = '{folder}' has no sub-folders; expected {expected}.")
     files = [(file, label) for label, sub in enumerate(classes) for file in _picture_files(sub)]
     images = np.stack([_read_picture(file, size, mode) for file, _ in files])
     labels = np.array([label for _, label in files], np.int32)
 
     per_client = len(files) if images_per_client is None else images_per_client
     groups = shuffled_groups(len(files), check_count("images_per_client", per_client, maximum=len(files)), seed)
-    dealt = np.concatenate(groups)
+    order = np.concatenate(groups)
     return dataset_from_arrays(
-        images[dealt],
-        labels[dealt],
+        images[order],
+        labels[order],
         np.repeat(np.arange(len(groups)), per_client),
         class_names=[sub.name for sub in classes],
         normalization=normalization,
@@ -120,13 +120,13 @@ def dataset_from_folder(
 
 
 def _check_clients(clients: ArrayLike, num_images: int) -> NDArray[Any]:
-    right = f"right is one number or name for each of the {num_images} images"
+    expected = f"expected one number or name for each of the {num_images} images"
     try:
         owners = np.asarray(clients)
     except ValueError:
-        raise DataError(f"clients are lists of different lengths; {right}.") from None
+        raise DataError(f"clients are lists of different lengths; {expected}.") from None
     if owners.shape != (num_images,) or owners.dtype.kind not in "iuU":
-        raise DataError(f"clients are {owners.dtype} {list(owners.shape)}; {right}.")
+        raise DataError(f"clients are {owners.dtype} {list(owners.shape)}; {expected}.")
     return owners
 
 
@@ -134,7 +134,7 @@ def _measured_normalization(pixels: NDArray[np.float32]) -> Normalization:
     mean = pixels.mean(axis=(0, 1, 2), dtype=np.float64)
     std = pixels.std(axis=(0, 1, 2), dtype=np.float64)
     if not std.all():
-        raise DataError("images have a channel with the same value everywhere; give normalization, or other images.")
+        raise DataError("images have a channel with one value everywhere; give a normalization, or other images.")
     return Normalization(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
 
@@ -144,14 +144,14 @@ def _picture_files(folder: Path) -> list[Path]:
     known = Image.registered_extensions()
     files = sorted(file for file in folder.iterdir() if file.is_file() and file.suffix.lower() in known)
     if not files:
-        raise DataError(f"class folder '{folder}' has no pictures; right is at least one PNG, JPEG or the like.")
+        raise DataError(f"class folder '{folder}' has no images; expected at least one, such as a PNG or JPEG file.")
     return files
 
 
 def _read_picture(file: Path, size: int, mode: str) -> NDArray[Any]:
-    """One picture [size, size, C] uint8: its middle square, the right way up."""
+    """One image [size, size, C] uint8: its central square, with the EXIF orientation applied."""
     from PIL import Image, ImageOps
 
-    with reading(file, "a picture that Pillow can open"), Image.open(file) as picture:
+    with reading(file, "an image that Pillow can open"), Image.open(file) as picture:
         upright = ImageOps.exif_transpose(picture).convert(mode)
         return np.atleast_3d(np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.LANCZOS)))

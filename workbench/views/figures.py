@@ -1,0 +1,231 @@
+"""Curves, bars and matrices as matplotlib figures.
+
+They use `Figure` and never `pyplot`, whose global state is not thread-safe.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from workbench.errors import ConfigError, DataError
+from workbench.metrics import label_errors
+from workbench.session.history import SessionHistory
+from workbench.views.theme import Theme, theme_named
+
+__all__ = [
+    "averaging_figure",
+    "figure_png",
+    "label_figure",
+    "loss_figure",
+    "matching_figure",
+    "set_titles",
+    "themed_axes",
+]
+
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+
+
+def figure_png(figure: Figure, dpi: float = 144) -> bytes:
+    """A figure as PNG bytes."""
+    buffer = io.BytesIO()
+    figure.set_dpi(dpi)
+    # `savefig` would draw everything twice.
+    FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call]
+    return buffer.getvalue()
+
+
+def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: str = "light") -> Figure:
+    """The loss and its terms over the steps, with the steering events.
+
+    Args:
+        history: of a session.
+        warm_start_steps: the length of the warm start, which is marked.
+        theme: ``light`` or ``dark``.
+    """
+    colours = theme_named(theme)
+    figure, axes = themed_axes(colours, (7.5, 3.6))
+    set_titles(axes, colours, "Loss before every step", "step", "loss (logarithmic)")
+    if not len(history.loss):
+        axes.text(0.5, 0.5, "no steps yet", ha="center", va="center", transform=axes.transAxes, color=colours.ink)
+        axes.set(xticks=[], yticks=[])
+        return figure
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    few = len(history.loss) < 10
+    curves = {"loss": history.loss, **history.terms}
+    # Styles are assigned before empty terms are skipped, so a term has the same colour in every figure.
+    looks = zip(curves.items(), itertools.cycle(colours.lines), itertools.cycle(_STYLES), strict=False)
+    for (name, values), colour, style in looks:
+        if not (values > 0).any():
+            continue
+        # A disabled term is 0, which a logarithmic axis cannot show.
+        shown = np.where(values > 0, values, np.nan)
+        width = 2.2 if name == "loss" else 1.4
+        axes.plot(shown, label=name, color=colour, linestyle=style, linewidth=width, marker="o" if few else None)
+    axes.set_xlim(0, max(1, len(history.loss) - 1))
+    if warm_start_steps > 0:
+        axes.axvspan(0, warm_start_steps, color=colours.faint, alpha=0.25, linewidth=0)
+        corner = {"xy": (0, 1), "xycoords": "axes fraction", "xytext": (4, -4), "textcoords": "offset points"}
+        axes.annotate("warm start", **corner, va="top", color=colours.ink, fontsize=8)
+    _mark_steering(axes, history, colours)
+    figure.legend(loc="outside right upper", frameon=False, labelcolor=colours.ink)
+    return figure
+
+
+def _mark_steering(axes: Axes, history: SessionHistory, colours: Theme) -> None:
+    changes: dict[int, list[str]] = {}
+    for event in history.steering:
+        changes.setdefault(event.step, []).append(f"{event.name} = {event.value:g}")
+    for step, texts in changes.items():
+        axes.axvline(step, color=colours.accent, linewidth=1)
+        # A slider causes many changes, whose texts would overlap.
+        if len(changes) <= 8:
+            axes.annotate(
+                ", ".join(texts),
+                (step, 0.02),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                rotation=90,
+                fontsize=8,
+                color=colours.ink,
+            )
+
+
+def label_figure(
+    estimates: Mapping[str, ArrayLike],
+    true_counts: ArrayLike | None = None,
+    class_names: Sequence[str] | None = None,
+    *,
+    theme: str = "light",
+) -> Figure:
+    """Label counts as bars, one plot for each estimate, for the classes with a nonzero true or estimated count.
+
+    Args:
+        estimates: method to [K] counts.
+        true_counts: [K], as wider bars in the background; None if not known.
+        class_names: K names; None numbers the classes.
+        theme: ``light`` or ``dark``.
+    """
+    if not estimates:
+        raise ConfigError("estimates is empty; give at least one method's counts.")
+    colours = theme_named(theme)
+    counts = {name: np.asarray(values) for name, values in estimates.items()}
+    true = None if true_counts is None else np.asarray(true_counts)
+    everything = np.stack([*counts.values(), *([] if true is None else [true])])
+    present: list[int] = np.flatnonzero((everything > 0).any(0)).tolist()
+    texts = [str(index) if class_names is None else _short(class_names[index]) for index in present]
+    # At most as wide as a page; with more classes, names get smaller.
+    size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
+    figure, *plots = themed_axes(colours, size, len(counts))
+    x = np.arange(len(present))
+    for axes, (name, values), colour in zip(plots, counts.items(), itertools.cycle(colours.lines[1:]), strict=False):
+        if true is not None:
+            axes.bar(x, true[present], width=0.8, color=colours.faint, label="true")
+            wrong = label_errors(true, values)
+            axes.set_title(f"{name}: {wrong:g} of {true.sum()} labels wrong", fontsize=9, loc="left", color=colours.ink)
+        else:
+            axes.set_title(name, fontsize=9, loc="left", color=colours.ink)
+        axes.bar(x, values[present], width=0.35, color=colour, label="estimated")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+        axes.set_ylabel("images", color=colours.ink)
+        axes.set_xlim(-0.7, len(present) - 0.3)
+    is_long = max(map(len, texts), default=1) > 2
+    size_of_text = min(10, 450 / max(1, len(texts)))
+    plots[-1].set_xticks(x, texts, rotation=90 if is_long else 0, fontsize=size_of_text, parse_math=False)
+    plots[-1].set_xlabel("class", color=colours.ink)
+    if true is not None:
+        handles, names = plots[0].get_legend_handles_labels()
+        figure.legend(
+            handles, names, loc="outside upper left", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink
+        )
+    return figure
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 20 else f"{name[:19]}…"
+
+
+def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int = 2, theme: str = "light") -> Figure:
+    """The similarity of two epochs' reconstructions, with the assignment marked.
+
+    Args:
+        similarity: [N, N] PSNR in dB; rows are images of epoch 1.
+        assignment: [N] the column assigned to each row.
+        epoch: the number of the epoch in the columns.
+        theme: ``light`` or ``dark``.
+    """
+    colours = theme_named(theme)
+    matrix, chosen = np.asarray(similarity), np.asarray(assignment)
+    if matrix.ndim != 2 or chosen.shape != matrix.shape[:1]:
+        raise DataError(f"similarity has shape {matrix.shape} and assignment {chosen.shape}; expected [N, N] and [N].")
+    figure, axes = themed_axes(colours, (5.2, 4.4))
+    set_titles(
+        axes,
+        colours,
+        f"Images of epoch {epoch} matched to images of epoch 1",
+        f"image of epoch {epoch}",
+        "image of epoch 1",
+    )
+    shown = axes.imshow(matrix, cmap="cividis")
+    size = max(2.0, 120 / len(matrix))
+    axes.plot(chosen, np.arange(len(chosen)), "o", fillstyle="none", markersize=size, color="#ffffff", linestyle="none")
+    axes.grid(visible=False)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    bar = figure.colorbar(shown, ax=axes, label="PSNR (dB)")
+    bar.ax.yaxis.label.set_color(colours.ink)
+    bar.ax.tick_params(colors=colours.ink)
+    return figure
+
+
+def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -> Figure:
+    """Quality against the number of epochs combined.
+
+    Args:
+        curves: method of combination (``mean``, ``median``) to [E] mean PSNR in dB, for 1 to E epochs.
+        theme: ``light`` or ``dark``.
+    """
+    colours = theme_named(theme)
+    figure, axes = themed_axes(colours, (6.0, 3.4))
+    set_titles(axes, colours, "Quality by the number of epochs combined", "epochs combined", "mean PSNR (dB)")
+    for (name, values), colour, style in zip(curves.items(), colours.lines[1:], _STYLES, strict=False):
+        quality = np.asarray(values)
+        axes.plot(np.arange(1, len(quality) + 1), quality, label=name, color=colour, linestyle=style, marker="o")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, labelcolor=colours.ink)
+    return figure
+
+
+def themed_axes(
+    colours: Theme, size: tuple[float, float], rows: int = 1, grid: Literal["both", "x", "y"] = "y"
+) -> tuple[Any, ...]:
+    """A figure and its plots in one column with shared axes, in the theme's colours."""
+    figure = Figure(figsize=size, layout="constrained", facecolor=colours.paper)
+    plots = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes in plots:
+        axes.set_facecolor(colours.paper)
+        axes.grid(visible=True, axis=grid, color=colours.faint, linewidth=0.5, alpha=0.5)
+        axes.set_axisbelow(True)
+        axes.tick_params(which="both", colors=colours.ink)
+        for name, spine in axes.spines.items():
+            spine.set_visible(name in ("left", "bottom"))
+            spine.set_color(colours.faint)
+    return figure, *plots
+
+
+def set_titles(axes: Axes, colours: Theme, title: str, x: str, y: str) -> None:
+    """Set the title and the axis labels in the theme's colours."""
+    axes.set_title(title, color=colours.ink, loc="left", fontsize=11)
+    axes.set_xlabel(x, color=colours.ink)
+    axes.set_ylabel(y, color=colours.ink)
