@@ -347,22 +347,6 @@ def test_training_in_segments(network, segments):
     training_case(network, epochs=2, num_images=3).assert_exact(segments)
 
 
-@pytest.mark.parametrize(
-    ("network", "num_images", "shape"),
-    [("mlp", 5, (1, 3)), ("mlp", 7, (2, 2)), ("cnn", 9, (2, 3))],
-    ids=["one block", "two blocks", "a last block filled with a step on nothing"],
-)
-def test_training_with_delayed_kernels(monkeypatch, network, num_images, shape):
-    monkeypatch.setattr(training, "_MIN_DELAYED", 1)
-    monkeypatch.setattr(training, "_BLOCK_STEPS", 3)
-    monkeypatch.setattr(training, "_MAX_ROWS_SHARE", 1)
-    case = training_case(network, 1, num_images)
-    blocks, delayed = training._in_blocks(case.model.chain, case.batches(case.start[1]))
-    assert blocks.labels.shape[:2] == shape, "other blocks were meant to be tested"
-    assert "Dense_0" in delayed, "no kernel is delayed: nothing was tested"
-    case.assert_exact()
-
-
 def attack_case(network, num_clients=1, known_order=False, num_images=3, **settings):
     """An attack's objective and problem in float64, and where to differentiate: images and consensus."""
     model, rng = SMALL[network], np.random.default_rng(2)

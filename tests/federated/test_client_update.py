@@ -200,7 +200,6 @@ def test_equals_numpy_with_a_ragged_last_batch(network, defence):
 @pytest.mark.parametrize("same_batches", [False, True])
 def test_equals_numpy_for_any_number_of_images_and_epochs(num_images, batch_size, epochs, same_batches):
     config = wb.ClientConfig(epochs=epochs, batch_size=batch_size, learning_rate=0.1, same_batches=same_batches)
-    # Wide enough that updates of its kernel are delayed, in blocks of steps that 68 images do not fill.
     wide = wb.models.mlp(image_shape=(9, 9, 1), widths=(70,), num_classes=7)
     assert_equals_numpy(wide, config, num_images)
 

@@ -9,7 +9,6 @@ import pytest
 
 from workbench.training import chain, layers
 from workbench.training.chain import Layer
-from workbench.training.delayed import Outer, append, delay, rows_before, settle
 
 # Beyond the paper's networks: no hidden layer, no ReLU, no pooling, other paddings.
 CHAINS = {
@@ -102,22 +101,3 @@ def test_pooling_is_the_mean_of_squares_and_has_its_transpose():
     assert_close(layers.average_pool(images), jnp.asarray(right), "the pooled image")
     there, back = layers.average_pool(images), layers.average_pool_transpose(pooled)
     assert float(jnp.vdot(there, pooled)) == pytest.approx(float(jnp.vdot(images, back)), rel=1e-12)
-
-
-def test_a_delayed_kernel_is_the_kernel_that_it_will_be():
-    """Two steps of SGD with two rows each: written down, looked at on the way, and carried out."""
-    rng, rate = np.random.default_rng(0), jnp.float64(0.3)
-    layer, base = Layer("a", (6, 5)), normal(rng, 6, 5)
-    first, second = (Outer(normal(rng, 2, 6), normal(rng, 2, 5)) for _ in range(2))
-    delayed = append(delay(base, 4), first, rate, jnp.asarray(0))
-    delayed = append(delayed, second, rate, jnp.asarray(2))
-    after_one = base - rate * first.left.T @ first.right
-    after_two = after_one - rate * second.left.T @ second.right
-    rows, gradients = normal(rng, 3, 6), normal(rng, 3, 5)
-    for kernel, right in ((rows_before(delayed, jnp.asarray(2)), after_one), (delayed, after_two)):
-        assert_close(settle({"kernel": kernel}), {"kernel": right}, "the kernel carried out, ")
-        assert_close(layer.linear(rows, kernel), rows @ right, "its product with rows")
-        assert_close(layer.input_gradient(gradients, kernel, rows.shape), gradients @ right.T, "its transposed product")
-    as_rows = layer.kernel_gradient((rows, gradients), (2 * rows, gradients), rows=True)
-    summed = layer.kernel_gradient((rows, gradients), (2 * rows, gradients))
-    assert_close(as_rows.left.T @ as_rows.right, summed, "a gradient as rows")

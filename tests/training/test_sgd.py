@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.training import sgd as training
 from workbench.training.sgd import Batches, batch_share, in_batches, kept_bytes, sgd
 
 CNN = wb.models.femnist_cnn()
@@ -51,23 +50,6 @@ def test_batches_hold_every_image_once_an_epoch_and_count_padding_for_nothing(ep
     np.testing.assert_array_equal(share > 0, batches > 0, "padding counts, or an image does not")
     for batch, parts in zip(batches, share, strict=True):
         np.testing.assert_allclose(parts[batch > 0], 1 / (batch > 0).sum(), rtol=1e-6)
-
-
-@settings(max_examples=50)
-@given(num_steps=st.integers(1, 120), batch_size=st.integers(1, 60))
-def test_blocks_hold_every_step_once_and_in_order(num_steps, batch_size):
-    labels = np.repeat(np.arange(1, num_steps + 1, dtype=np.int32)[:, None], batch_size, axis=1)
-    share = np.ones(labels.shape, np.float32)
-    blocks, delayed = training._in_blocks(CNN.chain, Batches(share, labels, share))
-    num_blocks, length, _ = blocks.labels.shape
-    steps = np.asarray(blocks.labels[..., 0]).reshape(-1)
-    np.testing.assert_array_equal(steps[:num_steps], np.arange(1, num_steps + 1))
-    assert not np.asarray(blocks.share).reshape(-1, batch_size)[num_steps:].any(), "a filling step counts"
-    assert num_blocks * length - num_steps < length, "a whole block is filling"
-    if delayed:
-        assert length * batch_size <= min(CNN.chain[2].kernel_shape), "more rows than the kernel has"
-    else:
-        assert num_blocks * length == num_steps, "steps are filled up for nothing"
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])

@@ -15,13 +15,12 @@ Letters in shapes: M images, H, W, C, K classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from workbench.training.delayed import DelayedKernel, Outer
 from workbench.training.layers import (
     average_pool,
     average_pool_transpose,
@@ -33,8 +32,6 @@ from workbench.training.layers import (
 from workbench.training.weights import Weights
 
 __all__ = ["Layer", "Residuals", "features", "gradient_derivative", "logits", "loss_gradient"]
-
-Kernel = Any  # an array, or a `DelayedKernel` within a block of local steps
 
 
 @dataclass(frozen=True)
@@ -57,16 +54,14 @@ class Layer:
     def is_dense(self) -> bool:
         return len(self.kernel_shape) == 2
 
-    def linear(self, inputs: Array, kernel: Kernel) -> Array:
+    def linear(self, inputs: Array, kernel: Array) -> Array:
         """The linear map without the bias."""
         if not self.is_dense:
             return convolution(inputs, kernel, self.padding)
         rows = inputs.reshape(len(inputs), -1)
-        if isinstance(kernel, DelayedKernel):
-            return dense(rows, kernel.base) - dense(dense(rows, kernel.left.T), kernel.right)
         return dense(rows, kernel)
 
-    def outputs(self, inputs: Array, weights: dict[str, Kernel]) -> Array:
+    def outputs(self, inputs: Array, weights: dict[str, Array]) -> Array:
         bias = weights["bias"]
         z = self.linear(inputs, weights["kernel"])
         return z + bias.reshape((1,) * (z.ndim - 1) + bias.shape)
@@ -86,8 +81,8 @@ class Layer:
         gradient = gradient.reshape(active.shape) if not self.pool else average_pool_transpose(gradient)
         return jnp.where(active, gradient, jnp.zeros_like(gradient)) if self.relu else gradient
 
-    def kernel_gradient(self, *products: tuple[Array, Array], rows: bool = False) -> Array | Outer:
-        """The sum of the kernel gradients of the given (inputs, output gradient) pairs, as an `Outer` if ``rows``."""
+    def kernel_gradient(self, *products: tuple[Array, Array]) -> Array:
+        """The sum of the kernel gradients of the given (inputs, output gradient) pairs."""
         if not self.is_dense:
             return sum(
                 (convolution_kernel_gradient(x, dz, self.padding) for x, dz in products[1:]),
@@ -96,16 +91,12 @@ class Layer:
         # A single product of all rows reads and writes the kernel only once.
         left = jnp.concatenate([x.reshape(len(x), -1) for x, _ in products])
         right = jnp.concatenate([dz for _, dz in products])
-        return Outer(left, right) if rows else dense(left.T, right)
+        return dense(left.T, right)
 
-    def input_gradient(self, output_gradient: Array, kernel: Kernel, input_shape: tuple[int, ...]) -> Array:
+    def input_gradient(self, output_gradient: Array, kernel: Array, input_shape: tuple[int, ...]) -> Array:
         if not self.is_dense:
             return convolution_input_gradient(output_gradient, kernel, self.padding)
-        if isinstance(kernel, DelayedKernel):
-            rows = dense(output_gradient, kernel.base.T) - dense(dense(output_gradient, kernel.right.T), kernel.left)
-        else:
-            rows = dense(output_gradient, kernel.T)
-        return rows.reshape(input_shape)
+        return dense(output_gradient, kernel.T).reshape(input_shape)
 
 
 class Residuals(NamedTuple):
@@ -164,7 +155,7 @@ def loss_gradient(
         x = inputs[index - 1] if index else images
         kernel = weights[layer.name]["kernel"]
         gradient[layer.name] = {
-            "kernel": layer.kernel_gradient((x, dz), rows=isinstance(kernel, DelayedKernel)),
+            "kernel": layer.kernel_gradient((x, dz)),
             "bias": dz.sum(range(dz.ndim - 1)),
         }
         if index:
@@ -202,7 +193,7 @@ def gradient_derivative(
         kernel, kernel_dot = weights[layer.name]["kernel"], direction[layer.name]["kernel"]
         products = [(x, dz_dot), (x_dots[index - 1], dz)] if index else [(x, dz_dot)]
         derivative[layer.name] = {
-            "kernel": layer.kernel_gradient(*products, rows=isinstance(kernel, DelayedKernel)),
+            "kernel": layer.kernel_gradient(*products),
             "bias": dz_dot.sum(range(dz_dot.ndim - 1)),
         }
         dx_dot = layer.input_gradient(dz_dot, kernel, x.shape) + layer.input_gradient(dz, kernel_dot, x.shape)

@@ -7,7 +7,6 @@ to the images.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,20 +15,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from workbench.training import chain, native
-from workbench.training.delayed import DelayedKernel, append, delay, rows_before, settle
 from workbench.training.model import Model
 from workbench.training.weights import Weights
 
 __all__ = ["Batches", "batch_gradient", "batch_loss", "batch_share", "in_batches", "kept_bytes", "sgd"]
 
 Layers = tuple[chain.Layer, ...]
-
-# The number of steps in a block, within which the updates of dense layers are delayed. On the FEMNIST network, 5 steps
-# are 6 % faster than 10 at batch size 5, and equally fast at batch size 1. Updates are delayed only for layers with a
-# large kernel that has many more rows than a block stores: at batch size 10, the FEMNIST network is faster without.
-_BLOCK_STEPS = 5
-_MIN_DELAYED = 2**16
-_MAX_ROWS_SHARE = 1 / 4
 
 
 class Batches(NamedTuple):
@@ -96,15 +87,8 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
     return lax.scan(lambda w, part: (segment(w, part, rate), None), weights, segmented)[0]
 
 
-def _descend(weights: Weights, gradient: Weights, rate: Array, position: Array | int = 0) -> Weights:
-    """One SGD step; the rows of a delayed update are stored at the given position."""
-
-    def descend(weight: Any, gradient: Any) -> Any:
-        if isinstance(weight, DelayedKernel):
-            return append(weight, gradient, rate, jnp.asarray(position))
-        return weight - rate * gradient
-
-    return jax.tree.map(descend, weights, gradient, is_leaf=lambda w: isinstance(w, DelayedKernel))
+def _descend(weights: Weights, gradient: Weights, rate: Array) -> Weights:
+    return jax.tree.map(lambda weight, slope: weight - rate * slope, weights, gradient)
 
 
 def _plain_sgd(model: Model, weights: Weights, batches: Batches, rate: Array) -> Weights:
@@ -123,53 +107,30 @@ def _chain_sgd(layers: Layers, weights: Weights, batches: Batches, rate: Array) 
 
 
 def _forward(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> tuple[Weights, Any]:
-    """The final weights, and the residuals of each block for the backward pass: an inner scan over a block's steps."""
-    blocks, delayed = _in_blocks(layers, batches)
-    size = blocks.labels.shape[2]
+    """The final weights, and what the backward pass needs of every step."""
 
-    def step(weights: Weights, xs: tuple[Array, Batches]) -> tuple[Weights, tuple[Weights, chain.Residuals]]:
-        position, batch = xs
+    def step(weights: Weights, batch: Batches) -> tuple[Weights, tuple[Weights, chain.Residuals]]:
         gradient, kept = chain.loss_gradient(layers, weights, *batch)
-        return _descend(weights, gradient, rate, position), (_without(weights, delayed), kept)
+        return _descend(weights, gradient, rate), (weights, kept)
 
-    def block(weights: Weights, steps: Batches) -> tuple[Weights, Any]:
-        positions = size * jnp.arange(len(steps.labels))
-        started = _with_delayed(weights, delayed, size * len(steps.labels))
-        final, kept = lax.scan(step, started, (positions, steps))
-        return settle(final), (_only(final, delayed), kept)
-
-    final, trajectory = lax.scan(block, weights, blocks)
+    final, trajectory = lax.scan(step, weights, batches)
     return final, (batches, rate, trajectory)
 
 
 def _backward(layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Batches, Array]:
-    """The adjoints of the weights and of the images.
+    """The adjoint of the weights and of the images.
 
-    If v is the adjoint of the weights after a step w' = w - rate * g(w, x), the adjoint of the weights before it is
+    With v the adjoint of the weights after a step w' = w - rate * g(w, x), the adjoint of the weights before it is
     v - rate * d<v, g>/dw and that of the images is -rate * d<v, g>/dx.
     """
     batches, rate, trajectory = saved
-    blocks, delayed = _in_blocks(layers, batches)
-    size = blocks.labels.shape[2]
 
-    def block(adjoint: Weights, xs: Any) -> tuple[Weights, Array]:
-        steps, (kernels, kept) = xs
-        num_steps = len(steps.labels)
+    def step(adjoint: Weights, xs: Any) -> tuple[Weights, Array]:
+        batch, (weights, kept) = xs
+        in_weights, in_images = chain.gradient_derivative(layers, weights, batch.images, batch.share, kept, adjoint)
+        return _descend(adjoint, in_weights, rate), -rate * in_images
 
-        def step(adjoint: Weights, xs: Any) -> tuple[Weights, Array]:
-            index, batch, (weights, kept) = xs
-            weights = _merge(
-                weights, {n: {"kernel": rows_before(k["kernel"], size * index)} for n, k in kernels.items()}
-            )
-            in_weights, in_images = chain.gradient_derivative(layers, weights, batch.images, batch.share, kept, adjoint)
-            return _descend(adjoint, in_weights, rate, 2 * size * index), -rate * in_images
-
-        started = _with_delayed(adjoint, delayed, 2 * size * num_steps)
-        adjoint, in_images = lax.scan(step, started, (jnp.arange(num_steps), steps, kept), reverse=True)
-        return settle(adjoint), in_images
-
-    adjoint, in_images = lax.scan(block, adjoint, (blocks, trajectory), reverse=True)
-    in_images = in_images.reshape(-1, *batches.images.shape[1:])[: len(batches.images)]
+    adjoint, in_images = lax.scan(step, adjoint, (batches, trajectory), reverse=True)
     return _adjoints(batches, rate, adjoint, in_images)
 
 
@@ -200,34 +161,6 @@ def _adjoints(batches: Batches, rate: Array, weights: Weights, images: Array) ->
     return weights, Batches(images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
 
 
-def _in_blocks(layers: Layers, batches: Batches) -> tuple[Batches, frozenset[str]]:
-    """The batches [S, M, ...] as blocks [S / T, T, M, ...], and the layers whose updates are delayed within a block.
-
-    If T does not divide S, the last block is padded with empty steps (share 0).
-    """
-    num_steps, size = batches.labels.shape
-    delayed = _delayed_layers(layers, size)
-    wanted = min(num_steps, _BLOCK_STEPS) if delayed else num_steps
-    length = min(range(max(1, wanted * 2 // 3), wanted + 1), key=lambda t: (-num_steps % t, -t))
-    fill = -num_steps % length
-
-    def arrange(a: Array) -> Array:
-        padded = jnp.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) if fill else a
-        return padded.reshape(-1, length, *a.shape[1:])
-
-    return jax.tree.map(arrange, batches), delayed if length > 1 else frozenset()
-
-
-def _delayed_layers(layers: Layers, batch_size: int) -> frozenset[str]:
-    return frozenset(
-        layer.name
-        for layer in layers
-        if layer.is_dense
-        and math.prod(layer.kernel_shape) >= _MIN_DELAYED
-        and _BLOCK_STEPS * batch_size <= _MAX_ROWS_SHARE * min(layer.kernel_shape)
-    )
-
-
 def _is_native(layers: Layers, weights: Weights, images: Array, num_steps: int) -> bool:
     """Whether the compiled library runs these steps."""
     # XLA runs a single step as fast: no step waits for another, and its memory is already allocated.
@@ -248,28 +181,11 @@ def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1)
     if model.chain is not None and _is_native(model.chain, weights, images, num_steps):
         every_step = images.dtype.itemsize * native.kept_floats(model.chain, model.image_shape, batch_size)
     elif model.chain is not None:
-        delayed = _delayed_layers(model.chain, batch_size)
-        kept = jax.eval_shape(partial(chain.loss_gradient, model.chain), weights, images, labels, share)[1]
-        every_block = _num_bytes(_only(weights, delayed))
-        every_step = _num_bytes(_without(weights, delayed)) + _num_bytes(kept) + every_block // _BLOCK_STEPS
+        every_step += _num_bytes(
+            jax.eval_shape(partial(chain.loss_gradient, model.chain), weights, images, labels, share)[1]
+        )
     return every_step * -(-num_steps // segments) + _num_bytes(weights) * segments
 
 
 def _num_bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _with_delayed(weights: Weights, names: frozenset[str], num_rows: int) -> Weights:
-    return {n: {**w, "kernel": delay(w["kernel"], num_rows)} if n in names else w for n, w in weights.items()}
-
-
-def _without(weights: Weights, names: frozenset[str]) -> Weights:
-    return {n: {"bias": w["bias"]} if n in names else w for n, w in weights.items()}
-
-
-def _only(weights: Weights, names: frozenset[str]) -> Weights:
-    return {n: {"kernel": weights[n]["kernel"]} for n in sorted(names)}
-
-
-def _merge(weights: Weights, kernels: Weights) -> Weights:
-    return {n: {**w, **kernels.get(n, {})} for n, w in weights.items()}

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from workbench.config import label_of
 from workbench.errors import ConfigError, DataError
 from workbench.metrics import label_errors
 from workbench.session.history import SessionHistory
@@ -71,7 +72,9 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
         # A disabled term is 0, which a logarithmic axis cannot show.
         shown = np.where(values > 0, values, np.nan)
         width = 2.2 if name == "loss" else 1.4
-        axes.plot(shown, label=name, color=colour, linestyle=style, linewidth=width, marker="o" if few else None)
+        axes.plot(
+            shown, label=label_of(name), color=colour, linestyle=style, linewidth=width, marker="o" if few else None
+        )
     axes.set_xlim(0, max(1, len(history.loss) - 1))
     if warm_start_steps > 0:
         axes.axvspan(0, warm_start_steps, color=colours.faint, alpha=0.25, linewidth=0)
@@ -85,7 +88,7 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
 def _mark_steering(axes: Axes, history: SessionHistory, colours: Theme) -> None:
     changes: dict[int, list[str]] = {}
     for event in history.steering:
-        changes.setdefault(event.step, []).append(f"{event.name} = {event.value:g}")
+        changes.setdefault(event.step, []).append(f"{label_of(event.name)} = {event.value:g}")
     for step, texts in changes.items():
         axes.axvline(step, color=colours.accent, linewidth=1)
         # A slider causes many changes, whose texts would overlap.
