@@ -35,7 +35,7 @@ quick_jit = partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 )
 
-STEERING = Steering(update=0.7, prior=3.0, tv=0.05, clip=0.8, consensus=0.4, own=0.3, step_size=0.1)
+STEERING = Steering(update=0.7, prior=3.0, tv=0.05, clip=0.8, consensus=0.4, custom=0.3, step_size=0.1)
 
 
 def small_cnn(second_kernel):
