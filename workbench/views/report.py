@@ -65,7 +65,7 @@ def write_report(
     settings: Mapping[str, object] | None = None,
     command: str | None = None,
 ) -> None:
-    """Write a report as one HTML file.
+    """Write a report as one HTML file, atomically.
 
     Args:
         path: the file to write; an existing file is replaced.
