@@ -436,7 +436,7 @@ def test_images_of_the_wrong_shape():
 def test_weights_that_are_no_numbers(wrong):
     weights = jax.tree.map(np.copy, WEIGHTS)
     weights["Dense_0"]["kernel"][2, 1] = wrong
-    says = r"\['Dense_0'\]\['kernel'\] contains NaN or infinite values"
+    says = r"\['Dense_0'\]\['kernel'\] with NaN or infinite values must be finite"
     with pytest.raises(wb.DataError, match="weights" + says):
         wb.client_update(MODEL, weights, CLIENT, CONFIG)
     with pytest.raises(wb.DataError, match="client_weights" + says):

@@ -1,4 +1,4 @@
-"""Your own pictures: arrays, and folders with one sub-folder per class."""
+"""Custom data sets: arrays, and folders with one sub-folder per class."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Downloads over real HTTP: a file is there whole and checked, or not at all."""
+"""Downloads over real HTTP: a file is complete and verified, or absent."""
 
 import errno
 import hashlib

@@ -189,7 +189,7 @@ def test_flipped_bytes_raise_our_error_or_change_only_numbers(tmp_path_factory, 
             {"Dense_0/scale": np.zeros(3, np.float32)},
             r"\['Dense_0'\]\['scale'\] is unexpected; mlp has no such array",
         ),
-        ({"Dense_0/kernel": np.full((4, 3), np.nan, np.float32)}, r"\['Dense_0'\]\['kernel'\] contains NaN"),
+        ({"Dense_0/kernel": np.full((4, 3), np.nan, np.float32)}, r"\['Dense_0'\]\['kernel'\] with NaN"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])

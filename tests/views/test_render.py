@@ -198,7 +198,7 @@ def test_loss_curves_have_titles_and_every_term_that_is_there(theme, steps):
     said = texts(figure)
     for words in ("Loss before every step", "step", "logarithmic"):
         assert words in said
-    assert ("no step made yet" in said) == (steps == 0)
+    assert ("no steps yet" in said) == (steps == 0)
     assert ("prior" in said) == (steps > 0)
     assert "consensus" not in said, "a term that was never there needs no curve"
     assert decoded(render.figure_png(figure, dpi=100)).shape == (360, 750, 3)

@@ -148,7 +148,7 @@ def test_several_methods_share_what_is_the_same(session, model, observation, cli
 
 def test_a_session_before_its_first_step_has_a_report_too(model, observation, client):
     page = check(report_html(wb.AttackSession(model, observation), client))
-    assert "No step was made." in page.text
+    assert "There are no steps yet." in page.text
     assert "no step made yet" in page.text
 
 

@@ -68,7 +68,7 @@ def load_cifar100(path: str | os.PathLike[str] | None = None, seed: int = 0) -> 
 
 
 def _read_npz(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    images, labels = read_npz(path, EXPECTED, "images", "labels")
+    images, labels = read_npz(path, EXPECTED, "images", "labels").values()
     with reading(path, EXPECTED):
         if images.dtype != np.uint8 or images.shape[1:] != IMAGE_SHAPE:
             raise DataError(f"images are {images.dtype} {list(images.shape)}; expected uint8 [n, 32, 32, 3].")

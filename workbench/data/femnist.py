@@ -65,7 +65,7 @@ def _dataset(num_writers: int, pictures: Callable[[int], Pictures]) -> Dataset:
 
 
 def _load_npz(path: Path) -> Dataset:
-    images, labels, writer = read_npz(path, EXPECTED_NPZ, "images", "labels", "writer")
+    images, labels, writer = read_npz(path, EXPECTED_NPZ, "images", "labels", "writer").values()
     with reading(path, EXPECTED_NPZ):
         if images.dtype != np.uint8 or images.shape[1:] not in (IMAGE_SHAPE, IMAGE_SHAPE[:2]) or len(images) == 0:
             raise DataError(f"images are {images.dtype} {list(images.shape)}; expected uint8 [n, 28, 28].")

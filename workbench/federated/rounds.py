@@ -21,7 +21,7 @@ from workbench.files.weights import save_weights
 from workbench.files.writing import make_folder
 from workbench.randomness import named_generator
 from workbench.training.model import Model
-from workbench.training.weights import Weights
+from workbench.training.weights import Weights, check_floats
 
 __all__ = ["Round", "accuracy", "server_rounds"]
 
@@ -49,7 +49,9 @@ def accuracy(model: Model, weights: Weights, inputs: ArrayLike, labels: ArrayLik
     check_kind("model", model, Model)
     weights = model.check_weights(weights)
     batch_size = check_count("batch_size", batch_size)
-    images = _check_inputs(inputs, model)
+    images = check_floats("inputs", inputs)
+    if images.ndim != 4 or images.shape[1:] != model.image_shape or not len(images):
+        raise DataError(f"inputs have shape {images.shape}; {model.name} takes at least one of {model.image_shape}.")
     classes = check_labels(labels, len(images), model.num_classes)
     # Rounded up to a power of two, so that different numbers of images share compilations.
     batch_size = min(batch_size, 1 << (len(images) - 1).bit_length())
@@ -61,22 +63,6 @@ def accuracy(model: Model, weights: Weights, inputs: ArrayLike, labels: ArrayLik
         x, y = np.pad(x, [padding, (0, 0), (0, 0), (0, 0)]), np.pad(y, padding, constant_values=-1)
         correct += int(_num_correct(model, weights, jnp.asarray(x), jnp.asarray(y)))
     return correct / len(images)
-
-
-def _check_inputs(inputs: ArrayLike, model: Model) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    try:
-        images = np.asarray(inputs)
-    except (TypeError, ValueError):
-        raise DataError(f"inputs = {shown(inputs)} must be an array [n, H, W, C] of normalised images.") from None
-    if images.ndim != 4 or images.shape[1:] != model.image_shape or not len(images):
-        raise DataError(f"inputs have shape {images.shape}; {model.name} takes at least one of {model.image_shape}.")
-    if not jnp.issubdtype(images.dtype, jnp.floating):
-        raise DataError(f"inputs have dtype {images.dtype}; normalised images are floating-point numbers.")
-    with np.errstate(over="ignore"):
-        images = images.astype(np.float32, copy=False)
-    if not np.isfinite(images).all():
-        raise DataError("inputs contain NaN or infinite values; all must be finite.")
-    return images
 
 
 def server_rounds(

@@ -49,8 +49,8 @@ def reading(path: Path, expected: str) -> Iterator[None]:
         raise DataError(f"{path} cannot be read ({reason}); expected {expected}.") from None
 
 
-def read_npz(path: Path, expected: str, *names: str) -> tuple[NDArray[Any], ...]:
-    """The named arrays of an ``.npz`` file; nothing in it is ever unpickled."""
+def read_npz(path: Path, expected: str, *names: str) -> dict[str, NDArray[Any]]:
+    """The named arrays of an ``.npz`` file, or all of them if none is named; nothing in it is ever unpickled."""
     # Opened here because NumPy does not close a file that looks like a zip archive but cannot be read.
     with reading(path, expected), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         missing = [name for name in names if name not in archive.files]
@@ -58,4 +58,4 @@ def read_npz(path: Path, expected: str, *names: str) -> tuple[NDArray[Any], ...]
             raise DataError(
                 f"has no array {missing[0]!r}, only {', '.join(archive.files) or 'none'}; expected {expected}."
             )
-        return tuple(archive[name] for name in names)
+        return {name: archive[name] for name in names or archive.files}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from workbench.errors import DataError, check_kind
-from workbench.files.reading import existing_path, reading
+from workbench.files.reading import existing_path, read_npz, reading
 from workbench.files.writing import write_atomically
 from workbench.training.model import Model
 from workbench.training.weights import Weights, check_weights
@@ -38,8 +37,11 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
     file = existing_path(path, EXPECTED)
     if not file.is_file():
         raise DataError(f"path = '{file}' is not a file; expected {EXPECTED}.")
-    with reading(file, EXPECTED):
-        arrays = _read_npz(file) if file.suffix == ".npz" else load(file.read_bytes())
+    if file.suffix == ".npz":
+        arrays = read_npz(file, EXPECTED)
+    else:
+        with reading(file, EXPECTED):
+            arrays = load(file.read_bytes())
     weights: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         layer, _, leaf = name.rpartition("/")
@@ -49,9 +51,3 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
     if model is None:
         return check_weights(weights, field=str(file))
     return check_kind("model", model, Model).check_weights(weights, field=str(file))
-
-
-def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    # Opened here because NumPy does not close a file that looks like a zip archive but cannot be read.
-    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}

@@ -31,20 +31,20 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     except TypeError:
         raise DataError(f"path = {shown(path)} must be a path to write to.") from None
     make_folder(target.parent)
-    beside = None
+    temporary = None
     try:
-        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(beside).chmod(0o644)
-        os.replace(beside, target)  # noqa: PTH105 - os.replace is the documented atomic call
+        Path(temporary).chmod(0o644)
+        os.replace(temporary, target)  # noqa: PTH105 - os.replace is the documented atomic call
     except (OSError, ValueError) as error:
         raise DataError(f"{target} cannot be written: {_reason(error)}.") from None
     finally:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from workbench.errors import DataError, shown
 
-__all__ = ["Shapes", "Weights", "check_shapes", "check_weights", "shapes_of"]
+__all__ = ["Shapes", "Weights", "check_floats", "check_shapes", "check_weights", "shapes_of"]
 
 Weights = dict[str, dict[str, Any]]
 """Layer name to its arrays, usually ``kernel`` and ``bias``."""
@@ -40,24 +41,30 @@ def check_weights(weights: Any, field: str = "weights") -> Weights:
                     f"{field}['{layer}'] has an array named {shown(name)}; a name must be a string without '/'."
                 )
     return {
-        layer: {name: _check_array(array, f"{field}['{layer}']['{name}']") for name, array in arrays.items()}
+        layer: {name: _as_jax(array, f"{field}['{layer}']['{name}']") for name, array in arrays.items()}
         for layer, arrays in weights.items()
     }
 
 
-def _check_array(array: Any, field: str) -> Array:
+def _as_jax(array: Any, field: str) -> Array:
+    numbers = check_floats(field, array)
+    # A JAX array stays on its device; any other is copied, because the caller may change it.
+    return array if isinstance(array, Array) and array.dtype == jnp.float32 else jnp.array(numbers)
+
+
+def check_floats(field: str, array: Any) -> NDArray[np.float32]:
+    """Return the array as float32 if it has finite floating-point numbers only."""
     try:
         numbers = np.asarray(array)
     except (TypeError, ValueError):
         raise DataError(f"{field} = {shown(array)} must be an array of numbers.") from None
     if not jnp.issubdtype(numbers.dtype, jnp.floating):
-        raise DataError(f"{field} has dtype {numbers.dtype}; weights must be floating-point numbers.")
+        raise DataError(f"{field} with dtype {numbers.dtype} must be floating-point numbers.")
     with np.errstate(over="ignore"):
         numbers = numbers.astype(np.float32, copy=False)
     if not np.isfinite(numbers).all():
-        raise DataError(f"{field} contains NaN or infinite values; all weights must be finite.")
-    # A JAX array stays on its device; any other is copied, because the caller may change it.
-    return array if isinstance(array, Array) and array.dtype == jnp.float32 else jnp.array(numbers)
+        raise DataError(f"{field} with NaN or infinite values must be finite.")
+    return numbers
 
 
 def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> None:

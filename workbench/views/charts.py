@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from IPython.display import Image
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -17,7 +18,7 @@ from workbench.data.truth import Truth
 from workbench.errors import ConfigError, DataError
 from workbench.metrics import score
 from workbench.views import render
-from workbench.views.figures import set_titles, themed_axes
+from workbench.views.figures import themed_axes
 
 __all__ = ["bars", "compare", "lines", "sheet", "shown"]
 
@@ -70,8 +71,7 @@ def lines(
     if not curves:
         raise ConfigError("curves is empty; give at least one.")
     colours = render.THEMES["light"]
-    figure, axes = themed_axes(colours, (6.4, 5.0) if is_map else (6.8, 3.5), grid="both")
-    set_titles(axes, colours, title, x, y)
+    figure, axes = themed_axes(colours, (6.4, 5.0) if is_map else (6.8, 3.5), title, x, y, grid="both")
     # Seven colours and five markers: 35 curves look different from each other.
     looks = zip(
         itertools.cycle((*colours.lines[1:], colours.ink)), itertools.cycle("os^Dv"), itertools.cycle(("-", "--", "-."))
@@ -80,17 +80,13 @@ def lines(
     for (name, (at, heights)), (colour, mark, style) in zip(points.items(), looks, strict=False):
         line, size = style if len(at) > 1 else "none", 5 if len(at) <= 40 else 0
         axes.plot(at, heights, linestyle=line, marker=mark, markersize=size, color=colour, label=name)
-    if level is not None:
-        axes.axhline(level[1], color=colours.ink, linewidth=1, linestyle=":", label=level[0])
     if is_log:
         axes.set_yscale("log")
     if is_map:
         axes.set_aspect("equal", adjustable="datalim")
     elif all((at == np.round(at)).all() for at, _ in points.values()):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(curves) > 1 or level is not None:
-        figure.legend(loc="outside right upper", frameon=False)
-    return shown(figure, title)
+    return _with_legend(figure, axes, title, len(curves), level)
 
 
 def bars(
@@ -117,8 +113,7 @@ def bars(
     colours = render.THEMES["light"]
     text = max((len(line) for name in names for line in name.split("\n")), default=1)
     width = 1.6 + len(names) * max(0.55 * len(series), 0.3 + 0.085 * text)
-    figure, axes = themed_axes(colours, (min(9.0, max(6.0, width)), 3.4), grid="both")
-    set_titles(axes, colours, title, x, y)
+    figure, axes = themed_axes(colours, (min(9.0, max(6.0, width)), 3.4), title, x, y, grid="both")
     places, width = np.arange(len(names)), 0.8 / len(series)
     for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
         values = np.asarray(heights, np.float64)
@@ -127,11 +122,16 @@ def bars(
         drawn = axes.bar(places + (index - (len(series) - 1) / 2) * width, values, 0.92 * width, color=colour)
         drawn.set_label(name)
         axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=2)
-    if level is not None:
-        axes.axhline(level[1], color=colours.ink, linewidth=1, linestyle=":", label=level[0])
     axes.set_xticks(places, names)
     axes.margins(y=0.12)
-    if len(series) > 1 or level is not None:
+    return _with_legend(figure, axes, title, len(series), level)
+
+
+def _with_legend(figure: Figure, axes: Axes, title: str, num_series: int, level: tuple[str, float] | None) -> Image:
+    """The figure with its reference line, and with a legend if there is more than one thing to name."""
+    if level is not None:
+        axes.axhline(level[1], color=render.THEMES["light"].ink, linewidth=1, linestyle=":", label=level[0])
+    if num_series > 1 or level is not None:
         figure.legend(loc="outside right upper", frameon=False)
     return shown(figure, title)
 

@@ -29,7 +29,6 @@ __all__ = [
     "label_figure",
     "loss_figure",
     "matching_figure",
-    "set_titles",
     "themed_axes",
 ]
 
@@ -54,8 +53,7 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
         theme: ``light`` or ``dark``.
     """
     colours = theme_named(theme)
-    figure, axes = themed_axes(colours, (7.5, 3.6))
-    set_titles(axes, colours, "Loss before every step", "step", "loss (logarithmic)")
+    figure, axes = themed_axes(colours, (7.5, 3.6), "Loss before every step", "step", "loss (logarithmic)")
     if not len(history.loss):
         axes.text(0.5, 0.5, "no steps yet", ha="center", va="center", transform=axes.transAxes, color=colours.ink)
         axes.set(xticks=[], yticks=[])
@@ -130,7 +128,7 @@ def label_figure(
     texts = [str(index) if class_names is None else _short(class_names[index]) for index in present]
     # At most as wide as a page; with more classes, names get smaller.
     size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
-    figure, *plots = themed_axes(colours, size, len(counts))
+    figure, *plots = themed_axes(colours, size, "", "class", "images", rows=len(counts))
     x = np.arange(len(present))
     for axes, (name, values), colour in zip(plots, counts.items(), itertools.cycle(colours.lines[1:]), strict=False):
         if true is not None:
@@ -141,12 +139,11 @@ def label_figure(
             axes.set_title(name, fontsize=9, loc="left", color=colours.ink)
         axes.bar(x, values[present], width=0.35, color=colour, label="estimated")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
-        axes.set_ylabel("images", color=colours.ink)
         axes.set_xlim(-0.7, len(present) - 0.3)
     is_long = max(map(len, texts), default=1) > 2
     size_of_text = min(10, 450 / max(1, len(texts)))
     plots[-1].set_xticks(x, texts, rotation=90 if is_long else 0, fontsize=size_of_text, parse_math=False)
-    plots[-1].set_xlabel("class", color=colours.ink)
+
     if true is not None:
         handles, names = plots[0].get_legend_handles_labels()
         figure.legend(
@@ -172,14 +169,8 @@ def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int 
     matrix, chosen = np.asarray(similarity), np.asarray(assignment)
     if matrix.ndim != 2 or chosen.shape != matrix.shape[:1]:
         raise DataError(f"similarity has shape {matrix.shape} and assignment {chosen.shape}; expected [N, N] and [N].")
-    figure, axes = themed_axes(colours, (5.2, 4.4))
-    set_titles(
-        axes,
-        colours,
-        f"Images of epoch {epoch} matched to images of epoch 1",
-        f"image of epoch {epoch}",
-        "image of epoch 1",
-    )
+    title = f"Images of epoch {epoch} matched to images of epoch 1"
+    figure, axes = themed_axes(colours, (5.2, 4.4), title, f"image of epoch {epoch}", "image of epoch 1")
     shown = axes.imshow(matrix, cmap="cividis")
     size = max(2.0, 120 / len(matrix))
     axes.plot(chosen, np.arange(len(chosen)), "o", fillstyle="none", markersize=size, color="#ffffff", linestyle="none")
@@ -200,8 +191,8 @@ def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -
         theme: ``light`` or ``dark``.
     """
     colours = theme_named(theme)
-    figure, axes = themed_axes(colours, (6.0, 3.4))
-    set_titles(axes, colours, "Quality by the number of epochs combined", "epochs combined", "mean PSNR (dB)")
+    title = "Quality by the number of epochs combined"
+    figure, axes = themed_axes(colours, (6.0, 3.4), title, "epochs combined", "mean PSNR (dB)")
     for (name, values), colour, style in zip(curves.items(), colours.lines[1:], _STYLES, strict=False):
         quality = np.asarray(values)
         axes.plot(np.arange(1, len(quality) + 1), quality, label=name, color=colour, linestyle=style, marker="o")
@@ -211,9 +202,16 @@ def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -
 
 
 def themed_axes(
-    colours: Theme, size: tuple[float, float], rows: int = 1, grid: Literal["both", "x", "y"] = "y"
+    colours: Theme,
+    size: tuple[float, float],
+    title: str,
+    x: str,
+    y: str,
+    *,
+    rows: int = 1,
+    grid: Literal["both", "x", "y"] = "y",
 ) -> tuple[Any, ...]:
-    """A figure and its plots in one column with shared axes, in the theme's colours."""
+    """A figure and its plots in one column with shared axes, titles and labels, in the theme's colours."""
     figure = Figure(figsize=size, layout="constrained", facecolor=colours.paper)
     plots = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes in plots:
@@ -224,11 +222,7 @@ def themed_axes(
         for name, spine in axes.spines.items():
             spine.set_visible(name in ("left", "bottom"))
             spine.set_color(colours.faint)
+        axes.set_ylabel(y, color=colours.ink)
+    plots[0].set_title(title, color=colours.ink, loc="left", fontsize=11)
+    plots[-1].set_xlabel(x, color=colours.ink)
     return figure, *plots
-
-
-def set_titles(axes: Axes, colours: Theme, title: str, x: str, y: str) -> None:
-    """Set the title and the axis labels in the theme's colours."""
-    axes.set_title(title, color=colours.ink, loc="left", fontsize=11)
-    axes.set_xlabel(x, color=colours.ink)
-    axes.set_ylabel(y, color=colours.ink)

@@ -65,7 +65,7 @@ def write_report(
     settings: Mapping[str, object] | None = None,
     command: str | None = None,
 ) -> None:
-    """Write a report as one HTML file.
+    """Write a report as one HTML file, atomically.
 
     Args:
         path: the file to write; an existing file is replaced.
@@ -216,8 +216,7 @@ def _epochs(attack: _Attack, truth: Truth, title: str) -> str:
     shown = attack.best_first[:_MOST_COLUMNS]
     matched = None
     if quality is not None:
-        matched = np.empty_like(truth.images)
-        matched[quality.order] = truth.images
+        matched = truth.images[np.argsort(quality.order)]
         shown = quality.order[shown]
     summary = (
         f"One row for each of the {len(result.epochs)} epochs, aligned by the matching, and one for their combination: "

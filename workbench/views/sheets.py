@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from workbench.data.dataset import eight_bits
 from workbench.errors import ConfigError, DataError, check_count
@@ -70,7 +70,7 @@ def contact_sheet(
     groups = -(-count // columns)
 
     canvas = np.empty((2 * gap + groups * group, margin + columns * cell, 3), np.uint8)
-    canvas[:] = _rgb(colours.paper)
+    canvas[:] = ImageColor.getrgb(colours.paper)
     corners = [
         (2 * gap + index // columns * group, margin + index % columns * cell + (cell - width * factor) // 2)
         for index in range(count)
@@ -206,10 +206,6 @@ def _coloured(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
     """[..., C] pixels to [..., 3] bytes."""
     shown = eight_bits(pixels)
     return np.broadcast_to(shown, (*shown.shape[:-1], 3))
-
-
-def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(bytes.fromhex(colour.removeprefix("#")))
 
 
 @lru_cache
