@@ -34,7 +34,7 @@ quick_jit = partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 )
 
-STEERING = Steering(update=0.7, prior=3.0, tv=0.05, clip=0.8, consensus=0.4, own=0.3, step_size=0.1)
+STEERING = Steering(update=0.7, prior=3.0, tv=0.05, clip=0.8, consensus=0.4, custom=0.3, step_size=0.1)
 
 
 def small_cnn(second_kernel):
@@ -247,7 +247,7 @@ def reference_loss(objective, problem, steering, progress, images, consensus):
     loss = loss + steering.clip * (outside**2).sum() / len(flat)
     loss = loss + steering.consensus * ((images - consensus) ** 2).mean()
     if objective.regularizer is not None:
-        loss = loss + steering.own * objective.regularizer(images)
+        loss = loss + steering.custom * objective.regularizer(images)
     return loss
 
 

@@ -155,7 +155,7 @@ def test_any_optax_optimiser_and_ones_own_terms_are_used():
         prior=lambda images: images.max(0),
     )
     state, infos = own.advance(own.start(), own.steering, 5)
-    assert infos.terms.own[0] == pytest.approx(1, rel=0.3), "the own term is the mean square of N(0, 1) images"
+    assert infos.terms.custom[0] == pytest.approx(1, rel=0.3), "the custom term is the mean square of N(0, 1) images"
     assert infos.terms.prior[0] > 0
     assert int(state.step) == 5
 

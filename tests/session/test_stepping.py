@@ -103,7 +103,7 @@ def test_the_outcome_tells_how_the_session_stands(make_session):
     session.step()
     assert session.outcome is Outcome.FINISHED
     assert len({outcome.value for outcome in Outcome}) == len(Outcome)
-    assert all(" " in outcome.value for outcome in Outcome), "an outcome has no sentence"
+    assert all(outcome.value == outcome.value.lower().replace("_", " ") for outcome in Outcome), "not for people"
 
 
 def test_the_text_of_a_session_tells_all_and_asks_the_device_for_nothing(make_session):

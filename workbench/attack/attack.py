@@ -95,7 +95,7 @@ class Attack:
             tv=config.tv_weight,
             clip=config.clip_weight,
             consensus=config.consensus_weight,
-            own=1.0,
+            custom=1.0,
             step_size=config.step_size,
         )
 

@@ -24,9 +24,9 @@ class Objective:
     Attributes:
         simulation: how images become an update.
         distance: between the observed and the simulated update.
-        prior: g, by name or one's own function.
+        prior: g, by name or a custom function.
         prior_distance: D.
-        regularizer: one's own term: normalised images [A, V, N, H, W, C] to a number.
+        regularizer: a custom term: normalised images [A, V, N, H, W, C] to a number.
     """
 
     simulation: Simulation
@@ -75,7 +75,7 @@ class Steering(NamedTuple):
 
     Attributes:
         update: a factor on the scheduled weight of the update distance.
-        prior, tv, clip, consensus, own: the weights of the other terms.
+        prior, tv, clip, consensus, custom: the weights of the other terms.
         step_size: before its decay.
     """
 
@@ -84,7 +84,7 @@ class Steering(NamedTuple):
     tv: Array | float = 0.0
     clip: Array | float = 0.0
     consensus: Array | float = 0.0
-    own: Array | float = 0.0
+    custom: Array | float = 0.0
     step_size: Array | float = 0.1
 
 
@@ -96,7 +96,7 @@ class Terms(NamedTuple):
     tv: Any
     clip: Any
     consensus: Any
-    own: Any
+    custom: Any
 
 
 def update_distance(objective: Objective, observed: Weights, simulated: Weights) -> Array:
@@ -129,14 +129,14 @@ def loss_and_terms(
     steps = (step - problem.first_step).astype(problem.update_weight_steps.dtype)
     progress = jnp.minimum(steps / problem.update_weight_steps, 1.0)
     update_weight = steering.update * first * (later / first) ** progress
-    prior = own = zero
+    prior = custom = zero
     if objective.has_prior:
         per_client = lax.map(
             lambda epochs: epoch_prior(epochs, objective.prior, objective.prior_distance, problem.filters), images
         )
         prior = steering.prior * per_client.mean()
     if objective.regularizer is not None:
-        own = steering.own * objective.regularizer(images)
+        custom = steering.custom * objective.regularizer(images)
     shape = (1,) * (images.ndim - 1) + problem.mean.shape
     pixels = images * problem.std.reshape(shape) + problem.mean.reshape(shape)
     terms = Terms(
@@ -145,6 +145,6 @@ def loss_and_terms(
         tv=steering.tv * total_variation(images),
         clip=steering.clip * pixel_range(pixels),
         consensus=steering.consensus * ((images - consensus) ** 2).mean(),
-        own=own,
+        custom=custom,
     )
     return sum(terms, zero), terms

@@ -150,7 +150,7 @@ class SessionRunner:
                 self._is_computing = True
                 self.session.step()
                 self._is_computing = False
-                self._tell()
+                self._notify()
         except BaseException as error:  # raised again in wait(), on the thread that asks
             self.error, ended = error, RunnerState.FAILED
         finally:
@@ -159,7 +159,7 @@ class SessionRunner:
                 self._state = ended
                 self._changed.notify_all()
         try:
-            self._tell()
+            self._notify()
         finally:
             # Its own event: a listener may have started the next run already.
             has_ended.set()
@@ -173,9 +173,7 @@ class SessionRunner:
                 self._state = RunnerState.RUNNING
             return not self._is_stopping
 
-    def _tell(self) -> None:
-        if not self._listeners:
-            return
+    def _notify(self) -> None:
         snapshot = self.session.snapshot()
         for listener in tuple(self._listeners):
             try:
