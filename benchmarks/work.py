@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 import workbench as wb
-from workbench.attack.attack import Attack, prepare
+from workbench.attack.attack import Attack
+from workbench.attack.prepare import prepare
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ def make_work(network: str, epochs: int, batch_size: int, num_images: int = 50, 
         layer_names=model.layer_names,
         image_shape=model.image_shape,
         images=np.asarray(state.images[0]),
-        labels=np.asarray(attack.phases[-1].problem.client.labels[0, 0]),
+        labels=np.asarray(attack.phases[-1].problem.known.labels[0, 0]),
         mean=np.asarray(observation.normalization.mean, np.float32),
         std=np.asarray(observation.normalization.std, np.float32),
         epochs=epochs,

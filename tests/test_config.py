@@ -24,15 +24,15 @@ def test_a_ragged_last_batch_counts_as_a_step(num_images, batch_size, epochs):
     batches = [
         range(num_images)[start : start + config.batch_size] for start in range(0, num_images, config.batch_size)
     ]
-    assert config.batches_per_epoch(num_images) == len(batches)
-    assert config.local_steps(num_images) == epochs * len(batches)
+    assert config.schedule(num_images).batches_per_epoch == len(batches)
+    assert config.schedule(num_images).local_steps == epochs * len(batches)
 
 
 def test_a_batch_larger_than_the_client_is_refused():
     with pytest.raises(wb.ConfigError, match="batch_size = 5 must be at most the number of images, 4"):
-        wb.ClientConfig(batch_size=5).local_steps(4)
+        wb.ClientConfig(batch_size=5).schedule(4)
     with pytest.raises(wb.ConfigError, match="num_images = 0 must be a whole number of at least 1"):
-        wb.ClientConfig().local_steps(0)
+        wb.ClientConfig().schedule(0)
 
 
 def test_numbers_of_numpy_become_pythons():

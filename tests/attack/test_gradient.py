@@ -13,8 +13,9 @@ import pytest
 from jax import lax
 
 import workbench as wb
-from workbench.attack.attack import prepare
+from workbench.attack.build import Custom
 from workbench.attack.objective import Steering, loss_and_terms
+from workbench.attack.prepare import prepare
 from workbench.data import Normalization
 from workbench.training import chain
 from workbench.training import sgd as training
@@ -34,7 +35,7 @@ quick_jit = partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 )
 
-STEERING = Steering(update=0.7, prior=3.0, tv=0.05, clip=0.8, consensus=0.4, custom=0.3, step_size=0.1)
+STEERING = Steering(update=0.7, prior=3.0, tv=0.05, clip=0.8, consensus=0.4, own=0.3, step_size=0.1)
 
 
 def small_cnn(second_kernel):
@@ -174,27 +175,28 @@ def reference_training(model, weights, images, labels, batch_size, rate):
 def reference_update(simulation, client, index, images):
     """The sum of gradients of client ``index``, from its variables [V, N, ...]."""
     model, server, rate = simulation.model, client.server_weights, client.rate
-    labels, steps = client.labels[index], simulation.epochs * -(-simulation.num_images // simulation.batch_size)
-    if simulation.method == "surrogate":
+    method, schedule = simulation.method.name, simulation.schedule
+    labels, steps = client.labels[index], schedule.epochs * -(-schedule.num_images // schedule.batch_size)
+    if method == "surrogate":
         # The two Gauss-Legendre nodes of [0, 1], each with weight 1/2.
         total = jax.tree.map(jnp.zeros_like, server)
         for t in (0.5 - 0.5 / 3**0.5, 0.5 + 0.5 / 3**0.5):
             between = jax.tree.map(lambda s, c, t=t: (1 - t) * s + t * c, server, client.client_weights)
             total = descend(total, reference_gradient(model, between, images[0], labels[0]), -steps / 2)
         return total
-    if simulation.method == "fedsgd":
+    if method == "fedsgd":
         return jax.tree.map(lambda g: steps * g, reference_gradient(model, server, images[0], labels[0]))
     weights = server
-    if simulation.method == "fedsgd_epoch":
-        for _ in range(simulation.epochs):
+    if method == "fedsgd_epoch":
+        for _ in range(schedule.epochs):
             gradient = reference_gradient(model, weights, images[0], labels[0])
-            weights = descend(weights, gradient, rate * steps / simulation.epochs)
+            weights = descend(weights, gradient, rate * steps / schedule.epochs)
     else:
-        if simulation.method == "shared":
-            same = range(simulation.num_images)
-            order = [same] * simulation.epochs if client.order is None else client.order[index]
+        if method == "shared":
+            same = range(schedule.num_images)
+            order = [same] * schedule.epochs if client.order is None else client.order[index]
             images = jnp.stack([images[0][jnp.asarray(where)] for where in order])
-        weights = reference_training(model, weights, images, labels, simulation.batch_size, rate)
+        weights = reference_training(model, weights, images, labels, schedule.batch_size, rate)
     return jax.tree.map(lambda s, w: (s - w) / rate, server, weights)
 
 
@@ -206,7 +208,7 @@ def reference_summary(name, filters, images):
 
 def reference_loss(objective, problem, steering, progress, images, consensus):
     simulation = objective.simulation
-    updates = [reference_update(simulation, problem.client, index, own) for index, own in enumerate(images)]
+    updates = [reference_update(simulation, problem.known, index, own) for index, own in enumerate(images)]
     update = jax.tree.map(lambda *parts: sum(parts) / len(parts), *updates)
     layers = [
         (problem.gradient_sum[name][array], update[name][array], index)
@@ -225,13 +227,13 @@ def reference_loss(objective, problem, steering, progress, images, consensus):
         distance = 1 - product / (true**0.5 * found**0.5)
     else:
         decay = 1.0 if objective.distance == "layer_weighted_l2" else 0.0
-        num_batches = -(-simulation.num_images // simulation.batch_size)
+        num_batches = -(-simulation.schedule.num_images // simulation.schedule.batch_size)
         distance = sum(np.exp(-decay * index) * ((a - b) ** 2).sum() for a, b, index in layers)
         distance = distance / (num_batches * images.shape[1])
     first, later = problem.update_weight
     loss = steering.update * first ** (1 - progress) * later**progress * distance
 
-    if simulation.method == "ours_prior":
+    if simulation.method.name == "ours_prior":
         summary = partial(reference_summary, objective.prior, problem.filters)
         power = {"l1": 1, "l2": 2}[objective.prior_distance]
         pairs = [
@@ -386,7 +388,8 @@ def attack_case(network, num_clients=1, known_order=False, num_images=3, **setti
         known = {"batch_labels": by_position, "image_order": order}
     config = wb.AttackConfig(update_weight=(1.5, 0.4), update_weight_steps=20, warm_start_steps=3, **settings)
     with jax.enable_x64(False):
-        attack = prepare(model, observation, config, regularizer=lambda images: (images**4).mean(), **known)
+        custom = Custom(regularizer=lambda images: (images**4).mean())
+        attack = prepare(model, observation, config, custom=custom, **known)
     phase = attack.phases[-1]
     shape = (num_clients, phase.objective.simulation.num_variable_epochs, num_images, *model.image_shape)
     images, consensus = (jnp.asarray(rng.normal(size=shape)) for _ in range(2))
@@ -425,5 +428,5 @@ def test_the_whole_loss_of_every_method(network, settings):
     ours = quick_jit(jax.value_and_grad(ours, has_aux=True))
     (loss, terms), gradient = ours(images)
     assert float(sum(terms)) == pytest.approx(float(loss)), "the terms do not sum to the loss"
-    assert_same((loss, gradient), quick_jit(jax.value_and_grad(right))(images), EXACT, objective.simulation.method)
+    assert_same((loss, gradient), quick_jit(jax.value_and_grad(right))(images), EXACT, objective.simulation.method.name)
     assert_matches_differences(lambda images: (ours(images)[0][0], ours(images)[1]), images)

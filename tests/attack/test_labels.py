@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.attack.attack import prepare
 from workbench.attack.labels import Statistics, estimate_labels, network_statistics, real_counts, whole_counts
+from workbench.attack.prepare import prepare
 from workbench.config import LABEL_METHODS
 from workbench.errors import DataError
 
@@ -131,7 +131,7 @@ def test_labels_are_dealt_to_batches_once_and_the_same_in_every_epoch(label_orde
 
     def dealt(seed):
         attack = prepare(MODEL, observation, config, label_counts=client.label_counts, seed=seed)
-        return np.asarray(attack.phases[-1].problem.client.labels[0])
+        return np.asarray(attack.phases[-1].problem.known.labels[0])
 
     labels = dealt(seed=0)
     np.testing.assert_array_equal(np.bincount(labels[0], minlength=6), client.label_counts)

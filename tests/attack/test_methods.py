@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.attack.attack import prepare
 from workbench.attack.objective import loss_and_terms
+from workbench.attack.prepare import prepare
 
 SEPARATE, SHARED = ("ours_prior", "ours_no_prior"), ("shared",)
 MODEL = wb.models.mlp(image_shape=(6, 6, 1), widths=(12,), num_classes=4)
@@ -150,7 +150,7 @@ def test_an_image_keeps_its_label_where_labels_move_between_epochs(method):
     by_position = prepare(MODEL, observation, config, batch_labels=labels)
     images = np.random.default_rng(0).normal(size=client.images.shape).astype(np.float32)
     if method == "shared":
-        used = np.asarray(by_position.phases[0].problem.client.order[0])
+        used = np.asarray(by_position.phases[0].problem.known.order[0])
         np.testing.assert_array_equal(labels[0][used], labels, "an image stands where another label is known")
         np.testing.assert_array_equal(used[0], np.arange(len(images)), "the first epoch's order is that of the images")
     else:
@@ -174,7 +174,7 @@ def test_a_warm_start_hands_every_image_to_places_with_its_label(knows_order):
     warm, _ = attack.advance(attack.start(), attack.steering, 2)
     image_labels = attack.reconstruct(warm).labels
     np.testing.assert_array_equal(image_labels, client.labels if knows_order else labels[0])
-    started = np.asarray(attack.arrive(warm, attack.steering).images)[0]
+    started = np.asarray(attack.prepare_step(warm, attack.steering).images)[0]
     images = np.asarray(warm.images)[0, 0]
     for epoch, (own, right) in enumerate(zip(started, labels, strict=True)):
         source = [int(np.flatnonzero((images == image).all((1, 2, 3)))[0]) for image in own]
@@ -193,8 +193,8 @@ def test_a_warm_start_that_explains_the_update_worse_than_noise_is_left_out(astr
     )
     warm, _ = attack.advance(attack.start(), attack.steering, 2)
     noise = np.asarray(cold.start().images)
-    kept = attack.arrive(warm, attack.steering)
+    kept = attack.prepare_step(warm, attack.steering)
     assert not np.array_equal(kept.images, noise), "a warm start that helps must be used"
-    dropped = attack.arrive(warm._replace(images=warm.images * astray), attack.steering)
+    dropped = attack.prepare_step(warm._replace(images=warm.images * astray), attack.steering)
     np.testing.assert_array_equal(dropped.images, noise, "the start must be that of an attack without a warm start")
     assert int(dropped.step) == 2

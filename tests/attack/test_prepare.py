@@ -9,7 +9,7 @@ import pytest
 
 import workbench as wb
 from workbench.attack import step as engine
-from workbench.attack.attack import prepare
+from workbench.attack.prepare import prepare
 from workbench.errors import ConfigError, DataError
 
 MODEL = wb.models.mlp(image_shape=(6, 6, 1), widths=(12,), num_classes=4)

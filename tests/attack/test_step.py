@@ -11,8 +11,9 @@ import pytest
 
 import workbench as wb
 from workbench.attack import step as engine
-from workbench.attack.attack import prepare
+from workbench.attack.build import Custom
 from workbench.attack.objective import loss_and_terms
+from workbench.attack.prepare import prepare
 from workbench.attack.search import beliefs, search_epochs
 from workbench.study.run.processes import attack_many
 from workbench.training.sgd import Batches, sgd
@@ -113,7 +114,7 @@ def test_a_number_that_is_not_finite_ends_the_run_before_the_step_that_made_it()
         return jnp.where(count < 5, -1e-3 * gradient, jnp.nan), count + 1
 
     broken = optax.GradientTransformation(lambda _: jnp.int32(0), update)
-    attack = make_attack(config=replace(CONFIG, warm_start_steps=0), optimizer=broken)
+    attack = make_attack(config=replace(CONFIG, warm_start_steps=0), custom=Custom(optimizer=broken))
     before, _ = attack.advance(attack.start(), attack.steering, 5)
     state, infos = attack.advance(attack.start(), attack.steering, 20)
     assert len(infos.loss) == int(state.step) == 5, "the sixth step made the images NaN"
@@ -128,31 +129,13 @@ def test_a_run_of_no_steps_is_refused():
         attack.advance(attack.start(), attack.steering, 0)
 
 
-def test_best_so_far_keeps_the_images_of_the_smallest_loss():
-    attack = make_attack(config=replace(CONFIG, warm_start_steps=0, step_size=0.5))
-    phase = attack.phases[0]
-    bare = partial(engine.step, phase.objective, attack.optimizer, phase.problem)
-    steering = jax.tree.map(np.float32, attack.steering._replace(consensus=0.0))
-    best, images, losses = engine.best_so_far(attack.start()), [], []
-    for _ in range(15):
-        images.append(np.asarray(best.state.images))
-        best, info = engine.keep_best(bare)(best, steering)
-        losses.append(float(info.loss))
-    smallest = int(np.argmin(losses))
-    assert int(best.step) == smallest
-    assert float(best.loss) == losses[smallest]
-    np.testing.assert_array_equal(best.images, images[smallest])
-
-
-def test_any_optax_optimiser_and_ones_own_terms_are_used():
+def test_any_optax_optimiser_and_custom_terms_are_used():
     def shrink(images):
         return (images**2).mean()
 
     own = make_attack(
         config=replace(CONFIG, warm_start_steps=0, step_size=1.0, step_decay=1.0, consensus_weight=0.0),
-        optimizer=optax.sgd(1e-3),
-        regularizer=shrink,
-        prior=lambda images: images.max(0),
+        custom=Custom(prior=lambda images: images.max(0), regularizer=shrink, optimizer=optax.sgd(1e-3)),
     )
     state, infos = own.advance(own.start(), own.steering, 5)
     assert infos.terms.custom[0] == pytest.approx(1, rel=0.3), "the custom term is the mean square of N(0, 1) images"
@@ -239,7 +222,7 @@ def test_a_step_is_adam_with_a_step_size_that_decays():
     state, infos = attack.advance(attack.start(), attack.steering, 3)
     expected = [0.05 * 0.5 ** (step / 2) for step in (0, 1, 2)]
     np.testing.assert_allclose(infos.step_size, expected, rtol=1e-5, err_msg="the first phase")
-    state = attack.arrive(state, attack.steering)
+    state = attack.prepare_step(state, attack.steering)
     # One set of images has nobody to agree with: the step leaves the consensus out.
     phase, steering = attack.phases[1], jax.tree.map(np.float32, attack.steering._replace(consensus=0.0))
 
@@ -266,8 +249,8 @@ def test_consensus_is_the_median_of_the_images_matched_to_each_other():
     orders = [rng.permutation(6) for _ in range(3)]
     epochs = np.stack([(truth + own)[order] for own, order in zip(noise, orders, strict=True)]).astype(np.float32)
     state = attack.start()._replace(images=jnp.asarray(epochs)[None])
-    assert float(attack.arrive(state, attack.steering).has_consensus) == 0, "consensus starts at step 4"
-    consensus = attack.arrive(state._replace(step=jnp.int32(4)), attack.steering)
+    assert float(attack.prepare_step(state, attack.steering).has_consensus) == 0, "consensus starts at step 4"
+    consensus = attack.prepare_step(state._replace(step=jnp.int32(4)), attack.steering)
     assert float(consensus.has_consensus) == 1
     median = np.median(truth + noise, axis=0)
     for epoch, order in enumerate(orders):
@@ -282,7 +265,7 @@ def test_matching_by_labels_holds_in_the_consensus_and_in_the_result(match):
     labels = client.labels[hidden.order]
     config = replace(CONFIG, match=match, consensus_weight=1.0, consensus_start=0, warm_start_steps=0)
     attack = prepare(MODEL, observation, config, batch_labels=labels)
-    state = attack.arrive(attack.start(), attack.steering)
+    state = attack.prepare_step(attack.start(), attack.steering)
     permutations = attack.reconstruct(state).permutations
     of_image = np.stack([own[order] for own, order in zip(labels, permutations, strict=True)])
     assert (of_image == of_image[0]).all() == (match == "labels")

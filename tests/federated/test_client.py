@@ -105,7 +105,9 @@ def test_observation_holds_no_image_label_or_order(tiny_model, tiny_client):
 def num_equations(model, client, config):
     """Of everything that is compiled for an update, inner computations included."""
     order = batch_order(client.num_images, config.epochs, seed=0)
-    keys = step_keys(named_key(0, "any"), config.epochs, config.batches_per_epoch(client.num_images), independent=True)
+    keys = step_keys(
+        named_key(0, "any"), config.epochs, config.schedule(client.num_images).batches_per_epoch, independent=True
+    )
     arguments = (model.init(0), client.inputs, client.labels, order, jnp.float32(0.1), keys)
     traced = jax.make_jaxpr(_train, static_argnums=(0, 1, 2))(model, config.defence, config.batch_size, *arguments)
     return str(traced).count(" = ")

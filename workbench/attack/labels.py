@@ -1,8 +1,12 @@
-"""Label counts from the two sets of weights alone (the paper's Section 4.5).
+"""RecLabels: label counts from the two sets of weights alone (the paper's Section 4.5).
 
-The gradient of the last layer tells which classes a client has: summed over the local steps, class k's part is the
-difference between how often the network expected k and how often k was there. What the network expected is not known,
-because the client's images are not; every method here estimates it from random inputs, and differs in where.
+The gradient of the last layer reveals which classes a client has: summed over the local steps, class k's part is the
+difference between how often the network expected k and how often k occurred. What the network expected is not known,
+because the client's images are not; every method estimates it from random inputs, at different weights.
+
+The paper's method interpolates the network's statistics between the server's and the client's weights. Here the first
+local step has the server's statistics and the last step nearly the client's; the formula printed in the paper runs the
+other way round. The counts are the mean over all steps, which is the same for both directions.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from workbench.attack.build import assign_labels, believed_schedule, build_attack
 from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
@@ -31,11 +36,12 @@ __all__ = [
     "estimate_labels",
     "network_statistics",
     "real_counts",
+    "split_counts",
     "whole_counts",
 ]
 
 _NUM_DUMMIES = 3000
-# Inputs that pass the network together: all 3000 at once would not fit into any cache, and need gigabytes.
+# Inputs that pass through the network together: all 3000 at once need gigabytes and fit no cache.
 _TOGETHER = 25
 _SHORT_STEPS = 60
 
@@ -121,14 +127,24 @@ def estimate_labels(
 
 
 def _short_reconstruction(model: Model, observation: Observation, config: AttackConfig, seed: int) -> Array:
-    """[A * N, H, W, C] normalised: the client's images as a few cheap steps see them."""
-    # Attacks use labels, and this one way of finding labels uses an attack.
-    from workbench.attack.attack import prepare
-
-    config = replace(config, method="surrogate", steps=_SHORT_STEPS, warm_start_steps=0, label_method="bias")
-    attack = prepare(model, observation, config, seed=seed)
+    """[A * N, H, W, C] normalised: the client's images after a few steps of the surrogate."""
+    config = replace(config, method="surrogate", steps=_SHORT_STEPS, warm_start_steps=0)
+    counts = split_counts(estimate_labels(model, observation, "bias", seed=seed).whole, observation.num_clients)
+    labels = assign_labels(counts, config, believed_schedule(config, observation).epochs, seed)
+    attack = build_attack(model, observation, config, labels, seed=seed)
     state, _ = attack.advance(attack.start(), attack.steering, attack.total_steps)
     return state.images.reshape(-1, *model.image_shape)
+
+
+def split_counts(counts: NDArray[np.int64], num_clients: int) -> NDArray[np.int64]:
+    """[K] counts of an aggregate to [A, K], of which the update tells no more: labels are distributed round-robin.
+
+    >>> split_counts(np.array([2, 0, 2]), num_clients=2)
+    array([[1, 0, 1],
+           [1, 0, 1]])
+    """
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return np.stack([np.bincount(labels[index::num_clients], minlength=len(counts)) for index in range(num_clients)])
 
 
 def real_counts(
@@ -159,7 +175,7 @@ def real_counts(
     p = server.probabilities + along[:, None] * (client.probabilities - server.probabilities)
     feature_sum = server.feature_sum + along[:, None] * (client.feature_sum - server.feature_sum)
     if not (np.abs(feature_sum) > 0).all():
-        raise DataError("the network's features are all zero on random inputs, so its kernel gradient tells no labels.")
+        raise DataError("the network's features are all zero on random inputs: its kernel gradient reveals no labels.")
     per_step = num_images * (p - last_layer["kernel"].sum(0) / (feature_sum * local_steps))
     return per_step.mean(0)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from workbench.attack.priors import Summary, epoch_prior, pixel_range, total_variation
-from workbench.attack.simulate import Client, Simulation, simulate
+from workbench.attack.simulate import ServerKnowledge, Simulation, simulate
 from workbench.training.weights import Weights
 
 __all__ = ["Objective", "Problem", "Steering", "Terms", "loss_and_terms", "update_distance"]
@@ -24,7 +24,7 @@ class Objective:
     Attributes:
         simulation: how images become an update.
         distance: between the observed and the simulated update.
-        prior: g, by name or a custom function.
+        prior: g, by name or as a custom function.
         prior_distance: D.
         regularizer: a custom term: normalised images [A, V, N, H, W, C] to a number.
     """
@@ -37,16 +37,16 @@ class Objective:
 
     @property
     def has_prior(self) -> bool:
-        return self.simulation.method == "ours_prior" and self.simulation.epochs > 1
+        return self.simulation.method.has_prior and self.simulation.schedule.epochs > 1
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The arrays of one attack that stay as they are: a JAX pytree.
+    """The arrays of one attack that do not change from step to step: a JAX pytree.
 
     Attributes:
-        client: what the server knows.
-        gradient_sum: the observed one, that the simulated one should match.
+        known: what the server knows.
+        gradient_sum: the observed one, which the simulated one should match.
         mean: [C] of the normalisation, for terms in pixel space.
         std: [C].
         filters: [3, 3, C, 96] of the ``conv+`` summaries.
@@ -56,7 +56,7 @@ class Problem:
         first_step: scalar, where the schedules of this phase begin.
     """
 
-    client: Client
+    known: ServerKnowledge
     gradient_sum: Weights
     mean: Array
     std: Array
@@ -71,7 +71,7 @@ jax.tree_util.register_dataclass(Problem)
 
 
 class Steering(NamedTuple):
-    """What can be changed between two steps, without a new compilation.
+    """What can be changed between two steps without a new compilation.
 
     Attributes:
         update: a factor on the scheduled weight of the update distance.
@@ -100,7 +100,14 @@ class Terms(NamedTuple):
 
 
 def update_distance(objective: Objective, observed: Weights, simulated: Weights) -> Array:
-    """How far the simulated sum of gradients is from the observed one."""
+    """The paper's L_sim: the distance between the observed and the simulated sum of gradients.
+
+    With G_l the observed and G~_l the simulated sum in layer l, counted from the input:
+
+    - ``layer_weighted_l2``: sum over l of exp(-l) * |G_l - G~_l|^2, divided by the batches that the variables make;
+    - ``l2``: the same without exp(-l);
+    - ``cosine``: 1 - <G, G~> / (|G| |G~|), over all layers together.
+    """
     layers = objective.simulation.model.layer_names
     if objective.distance == "cosine":
         pairs = list(zip(jax.tree.leaves(observed), jax.tree.leaves(simulated), strict=True))
@@ -118,13 +125,13 @@ def update_distance(objective: Objective, observed: Weights, simulated: Weights)
 def loss_and_terms(
     objective: Objective, problem: Problem, steering: Steering, step: Array, images: Array, consensus: Array
 ) -> tuple[Array, Terms]:
-    """The loss of normalised images [A, V, N, H, W, C] at a step, and its terms.
+    """The loss of normalised images [A, V, N, H, W, C] at a step, and its terms (line 9 of Algorithm 2).
 
     Args:
         consensus: [A, V, N, H, W, C] what the consensus term pulls the images towards.
     """
     zero = jnp.float32(0)
-    simulated = simulate(objective.simulation, problem.client, images)
+    simulated = simulate(objective.simulation, problem.known, images)
     first, later = problem.update_weight
     steps = (step - problem.first_step).astype(problem.update_weight_steps.dtype)
     progress = jnp.minimum(steps / problem.update_weight_steps, 1.0)

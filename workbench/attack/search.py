@@ -1,9 +1,9 @@
 """Attacks on clients that do not say how they trained (the paper's Appendix C.4).
 
 The server knows how many local steps U a client made, but not in how many epochs. Every divisor of U is a belief that
-can be tried. Do not expect much: while the weights move little, all beliefs make the same update of the same images,
-and the loss tells more about how easily each is optimised than about which is right (assets/results/README.md has
-figures). What a wrong belief costs is small for the same reason.
+can be tried. Do not expect much: while the weights move little, all beliefs predict the same update from the same
+images, and the loss depends more on how easily each is optimised than on which is right (assets/results/README.md has
+figures). A wrong belief costs little for the same reason.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from workbench.attack.attack import prepare
+from workbench.attack.prepare import prepare
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, check_count
 from workbench.federated.observation import Observation
 from workbench.training.model import Model
+from workbench.training.schedule import Schedule
 
 __all__ = ["Belief", "beliefs", "search_epochs"]
 
@@ -43,9 +44,8 @@ def beliefs(num_images: int, local_steps: int) -> list[Belief]:
     num_images, local_steps = check_count("num_images", num_images), check_count("local_steps", local_steps)
     possible = []
     for epochs in range(1, local_steps + 1):
-        batches = local_steps // epochs
-        batch_size = -(-num_images // batches)
-        if local_steps % epochs == 0 and -(-num_images // batch_size) == batches:
+        batch_size = math.ceil(num_images / (local_steps // epochs))
+        if Schedule(num_images, epochs, batch_size).local_steps == local_steps:
             possible.append(Belief(epochs, batch_size))
     return possible
 
@@ -76,9 +76,9 @@ def search_epochs(
         attack = prepare(model, observation, believing, **options)
         _, infos = attack.advance(attack.start(), attack.steering, attack.total_steps)
         has_diverged = len(infos.loss) < attack.total_steps
-        # Methods with one set of images divide by the batches of an epoch, which every belief has its own number of.
+        # Methods with one set of images divide by the batches of an epoch, whose number differs between beliefs.
         simulation = attack.phases[-1].objective.simulation
-        parts = 1 if config.distance == "cosine" else simulation.num_variable_batches / simulation.local_steps
+        parts = 1 if config.distance == "cosine" else simulation.num_variable_batches / simulation.schedule.local_steps
         tried.append(belief._replace(loss=math.inf if has_diverged else float(infos.terms.update[-1]) * parts))
     if not tried:
         raise ConfigError(

@@ -23,13 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from workbench.attack.methods import Method, Simulated
 from workbench.training.model import Model
+from workbench.training.schedule import Schedule
 from workbench.training.sgd import Batches, batch_share, in_batches, sgd
 from workbench.training.weights import Weights
 
-__all__ = ["Client", "Simulation", "image_labels", "simulate"]
-
-_SEPARATE = ("ours_prior", "ours_no_prior")
+__all__ = ["ServerKnowledge", "Simulation", "image_labels", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -37,63 +37,46 @@ class Simulation:
     """What is simulated: everything that decides the shape of the computation.
 
     Attributes:
-        method: which of the six.
-        epochs: E, as the attacker believes it.
-        batch_size: m, as the attacker believes it.
-        num_images: N of each client.
+        model: the network.
+        method: how it simulates.
+        schedule: N, E and m of each client, E and m as the attacker believes them.
         points: of the surrogate, on the segment between the weights.
-        segments: parts of the simulation whose inside is computed again on the way back (`training.sgd`).
+        segments: parts of the simulation that the backward pass computes a second time (`training.sgd`).
     """
 
     model: Model
-    method: str
-    epochs: int
-    batch_size: int
-    num_images: int
+    method: Method
+    schedule: Schedule
     points: int = 2
     segments: int = 1
 
     @property
-    def is_separate(self) -> bool:
-        """Whether every epoch has images of its own, in the order of its batches."""
-        return self.method in _SEPARATE
-
-    @property
     def num_variable_epochs(self) -> int:
         """V: how many sets of images are optimised."""
-        return self.epochs if self.is_separate else 1
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """B."""
-        return -(-self.num_images // self.batch_size)
-
-    @property
-    def local_steps(self) -> int:
-        """U."""
-        return self.epochs * self.batches_per_epoch
+        return self.schedule.epochs if self.method.is_separate else 1
 
     @property
     def is_batched(self) -> bool:
         """Whether the client's batches are simulated one by one."""
-        return self.is_separate or self.method == "shared"
+        return self.method.simulated is Simulated.BATCHES
 
     @property
     def num_simulated_steps(self) -> tuple[int, int]:
-        """How many local steps one client's simulation makes, and the images of each."""
+        """How many local steps the simulation of one client makes, and the images of each."""
         if self.is_batched:
-            return self.local_steps, self.batch_size
-        return {"fedsgd_epoch": self.epochs, "fedsgd": 1, "surrogate": self.points}[self.method], self.num_images
+            return self.schedule.local_steps, self.schedule.batch_size
+        steps = {Simulated.EPOCHS: self.schedule.epochs, Simulated.ONE_STEP: 1, Simulated.POINTS: self.points}
+        return steps[self.method.simulated], self.schedule.num_images
 
     @property
     def num_variable_batches(self) -> int:
         """The batches that the variables make: what the update distance is divided by."""
-        return self.num_variable_epochs * self.batches_per_epoch
+        return self.num_variable_epochs * self.schedule.batches_per_epoch
 
 
 @dataclass(frozen=True, eq=False)
-class Client:
-    """What the server knows, as arrays: a JAX pytree.
+class ServerKnowledge:
+    """What the server knows of a client and assumes about it, as arrays: a JAX pytree.
 
     Attributes:
         server_weights: where the simulation starts.
@@ -111,16 +94,25 @@ class Client:
     order: Array | None
 
 
-jax.tree_util.register_dataclass(Client)
+jax.tree_util.register_dataclass(ServerKnowledge)
 
 
-def simulate(simulation: Simulation, client: Client, images: Array) -> Weights:
-    """The sum of the gradients of training on normalised images [A, V, N, H, W, C], its mean over the clients."""
+def simulate(simulation: Simulation, known: ServerKnowledge, images: Array) -> Weights:
+    """SimUpdate of the paper's Algorithm 2, as the sum of the gradients rather than the final weights.
+
+    Args:
+        simulation: how to simulate.
+        known: the weights, the learning rate, and the labels of every position.
+        images: [A, V, N, H, W, C] normalised.
+
+    Returns:
+        The sum of the gradients of training on the images, averaged over the clients.
+    """
     if len(images) == 1:
-        order = None if client.order is None else client.order[0]
-        return _simulate_one(simulation, client, images[0], client.labels[0], order)
-    # One client after another: side by side they would need a convolution kernel each.
-    sums = lax.map(lambda xs: _simulate_one(simulation, client, *xs), (images, client.labels, client.order))
+        order = None if known.order is None else known.order[0]
+        return _simulate_one(simulation, known, images[0], known.labels[0], order)
+    # One client after another: side by side, each would need its own copy of every convolution kernel.
+    sums = lax.map(lambda xs: _simulate_one(simulation, known, *xs), (images, known.labels, known.order))
     return jax.tree.map(lambda g: g.mean(0), sums)
 
 
@@ -129,25 +121,27 @@ def image_labels(labels: Array, order: Array | None) -> Array:
     return labels[0] if order is None else labels[0][jnp.argsort(order[0])]
 
 
-def _simulate_one(simulation: Simulation, client: Client, images: Array, labels: Array, order: Array | None) -> Weights:
-    start, rate = client.server_weights, client.rate
+def _simulate_one(
+    simulation: Simulation, known: ServerKnowledge, images: Array, labels: Array, order: Array | None
+) -> Weights:
+    model, schedule, start, rate = simulation.model, simulation.schedule, known.server_weights, known.rate
+    epochs, num_images, batch_size = schedule.epochs, schedule.num_images, schedule.batch_size
     if not simulation.is_batched:
         labels = image_labels(labels, order)[None]
-    if simulation.method == "surrogate":
-        return _surrogate(simulation, client, images, labels)
-    if simulation.method == "fedsgd":
-        return _gradient_sum(simulation.model, start, _whole_epochs(images, labels), rate, simulation.local_steps)
-    if simulation.method == "fedsgd_epoch":
-        same = (jnp.broadcast_to(a, (simulation.epochs, *a.shape[1:])) for a in (images, labels))
-        return _gradient_sum(simulation.model, start, _whole_epochs(*same), rate, simulation.batches_per_epoch)
-    if simulation.method == "shared":
-        images = jnp.broadcast_to(images, (simulation.epochs, *images.shape[1:])) if order is None else images[0][order]
+    match simulation.method.simulated:
+        case Simulated.POINTS:
+            return _surrogate(simulation, known, images, labels)
+        case Simulated.ONE_STEP:
+            return _gradient_sum(model, start, _whole_epochs(images, labels), rate, schedule.local_steps)
+        case Simulated.EPOCHS:
+            same = (jnp.broadcast_to(a, (epochs, *a.shape[1:])) for a in (images, labels))
+            return _gradient_sum(model, start, _whole_epochs(*same), rate, schedule.batches_per_epoch)
+    if not simulation.method.is_separate:
+        images = jnp.broadcast_to(images, (epochs, *images.shape[1:])) if order is None else images[0][order]
     batches = Batches(
-        in_batches(images, simulation.batch_size),
-        in_batches(labels, simulation.batch_size),
-        batch_share(simulation.epochs, simulation.num_images, simulation.batch_size),
+        in_batches(images, batch_size), in_batches(labels, batch_size), batch_share(epochs, num_images, batch_size)
     )
-    return _gradient_sum(simulation.model, start, batches, rate, 1, simulation.segments)
+    return _gradient_sum(model, start, batches, rate, 1, simulation.segments)
 
 
 def _whole_epochs(images: Array, labels: Array) -> Batches:
@@ -162,16 +156,15 @@ def _gradient_sum(
     return jax.tree.map(lambda s, e: (s - e) / rate, start, end)
 
 
-def _surrogate(simulation: Simulation, client: Client, images: Array, labels: Array) -> Weights:
-    """A few gradients of all N images on the way from the server's to the client's weights (after Zhu et al. 2023)."""
+def _surrogate(simulation: Simulation, known: ServerKnowledge, images: Array, labels: Array) -> Weights:
+    """Gradients of all N images at points between the server's and the client's weights (after Zhu et al. 2023)."""
     nodes, shares = np.polynomial.legendre.leggauss(simulation.points)
-    total = jax.tree.map(jnp.zeros_like, client.server_weights)
+    total = jax.tree.map(jnp.zeros_like, known.server_weights)
+    batches, local_steps = _whole_epochs(images, labels), simulation.schedule.local_steps
     for position, share in zip((nodes + 1) / 2, shares / 2, strict=True):
         between = jax.tree.map(
-            lambda s, c, t=float(position): s + t * (c - s), client.server_weights, client.client_weights
+            lambda s, c, t=float(position): s + t * (c - s), known.server_weights, known.client_weights
         )
-        part = _gradient_sum(
-            simulation.model, between, _whole_epochs(images, labels), client.rate, simulation.local_steps
-        )
+        part = _gradient_sum(simulation.model, between, batches, known.rate, local_steps)
         total = jax.tree.map(lambda a, b, w=float(share): a + w * b, total, part)
     return total

@@ -6,7 +6,6 @@ trip. One compilation serves every number of steps, every weight of a loss term 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,13 +19,10 @@ from workbench.attack.objective import Objective, Problem, Steering, Terms, loss
 __all__ = [
     "HISTORY_LENGTH",
     "AttackState",
-    "Best",
     "History",
     "StepInfo",
     "adam",
-    "best_so_far",
     "init",
-    "keep_best",
     "run",
     "step",
 ]
@@ -124,39 +120,6 @@ def step(
 ) -> tuple[AttackState, StepInfo]:
     """One optimisation step."""
     return _step(objective, optimizer, problem, state, steering)
-
-
-class Best(NamedTuple):
-    """A state with the images of the smallest loss so far: what an attacker without the truth can choose by."""
-
-    state: AttackState
-    images: Array
-    loss: Array
-    step: Array
-
-
-def best_so_far(state: AttackState) -> Best:
-    """The start of a run that keeps its best images."""
-    return Best(state, state.images, jnp.float32(jnp.inf), state.step)
-
-
-def keep_best(
-    make_step: Callable[[AttackState, Steering], tuple[AttackState, StepInfo]],
-) -> Callable[[Best, Steering], tuple[Best, StepInfo]]:
-    """A step that keeps the best images, from one that does not: ``keep_best(partial(step, objective, ...))``."""
-
-    def wrapped(best: Best, steering: Steering) -> tuple[Best, StepInfo]:
-        following, info = make_step(best.state, steering)
-        # The loss is that of the images before the step.
-        is_better = info.loss < best.loss
-        return Best(
-            following,
-            jnp.where(is_better, best.state.images, best.images),
-            jnp.where(is_better, info.loss, best.loss),
-            jnp.where(is_better, best.state.step, best.step),
-        ), info
-
-    return wrapped
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from workbench.attack.methods import METHODS
 from workbench.cli import study as study_commands
 from workbench.cli.common import advise, check_outputs, keep_compilations, parse_settings
 from workbench.config import (
@@ -26,7 +27,6 @@ from workbench.config import (
     DISTANCES,
     LABEL_ORDERS,
     MATCHINGS,
-    METHODS,
     PRESETS,
     PRIOR_DISTANCES,
     SUMMARIES,

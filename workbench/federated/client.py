@@ -104,7 +104,7 @@ def check_training(model: Model, client: ClientData, config: ClientConfig, field
         raise DataError(f"{field} has images of {client.image_shape}; {model.name} takes {model.image_shape}.")
     if client.num_classes > model.num_classes:
         raise DataError(f"{field} has {client.num_classes} classes; {model.name} has only {model.num_classes} outputs.")
-    config.batches_per_epoch(client.num_images)
+    config.schedule(client.num_images)
     if config.epochs * client.num_images > MOST_VISITS:
         raise ConfigError(
             f"epochs = {config.epochs} of {client.num_images} images is too long a training; "
@@ -125,7 +125,7 @@ def client_update_with_secrets(
     keys = step_keys(
         named_key(seed, "client/defence"),
         config.epochs,
-        config.batches_per_epoch(client.num_images),
+        config.schedule(client.num_images).batches_per_epoch,
         independent=config.defence.independent,
     )
     final = _train(

@@ -10,6 +10,7 @@ import jax
 from workbench.data.dataset import Normalization
 from workbench.errors import ConfigError, check_count, check_kind, check_number
 from workbench.training.model import check_image_shape
+from workbench.training.schedule import Schedule
 from workbench.training.weights import Weights, check_shapes, check_weights, shapes_of
 
 __all__ = ["Observation"]
@@ -68,14 +69,19 @@ class Observation:
         check_shapes(self.client_weights, "client_weights", shapes_of(self.server_weights), "server_weights")
 
     @property
+    def schedule(self) -> Schedule:
+        """N, E and m, and what follows from them."""
+        return Schedule(self.num_images, self.epochs, self.batch_size)
+
+    @property
     def batches_per_epoch(self) -> int:
         """B, counting a ragged last batch."""
-        return -(-self.num_images // self.batch_size)
+        return self.schedule.batches_per_epoch
 
     @property
     def local_steps(self) -> int:
         """U = E * B."""
-        return self.epochs * self.batches_per_epoch
+        return self.schedule.local_steps
 
     @property
     def gradient_sum(self) -> Weights:

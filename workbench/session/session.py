@@ -21,8 +21,10 @@ import optax
 from jax import Array
 from numpy.typing import ArrayLike
 
-from workbench.attack.attack import Reconstruction, prepare
+from workbench.attack.attack import Reconstruction
+from workbench.attack.build import Custom
 from workbench.attack.labels import LabelEstimate, estimate_labels
+from workbench.attack.prepare import prepare
 from workbench.attack.priors import Summary
 from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.data.dataset import ClientData
@@ -112,7 +114,7 @@ class AttackSession:
         self.device = find_device(device)
         self.device_name = name_of(self.device)
         self.model = model
-        self._custom = {"prior": prior, "regularizer": regularizer, "optimizer": optimizer}
+        self._custom = Custom(prior, regularizer, optimizer)
         # The default device is for temporary arrays; all arrays that stay are committed to the device.
         with jax.default_device(self.device):
             self._attack = prepare(
@@ -123,7 +125,7 @@ class AttackSession:
                 label_counts=label_counts,
                 batch_labels=batch_labels,
                 image_order=image_order,
-                **self._custom,
+                custom=self._custom,
                 device=self.device,
             )
             self._now = moment.first_moment(self._attack, self._snapshot_every)
@@ -188,7 +190,7 @@ class AttackSession:
     @property
     def memory_estimate(self) -> int:
         """The bytes that a step needs at its peak, estimated from the shapes of the arrays that it keeps."""
-        return self._attack.memory_estimate()
+        return self._attack.memory
 
     def needs(self) -> str:
         """The memory and the remaining time of the run, as a sentence; the time is known after the first steps."""
@@ -373,18 +375,18 @@ class AttackSession:
 
     def save(self, path: Path) -> None:
         """Write everything that is needed to go on bit for bit into one safetensors file."""
-        now, attack, model = self._steered(), self._attack, self.model
-        client = attack.phases[-1].problem.client
+        now, phase, model = self._steered(), self._attack.phases[-1], self.model
+        known = phase.problem.known
         # A config can leave the choice to the free memory; a loaded session must make the same choice.
-        low_memory = attack.phases[-1].objective.simulation.segments > 1
+        low_memory = phase.objective.simulation.segments > 1
         checkpoint.Checkpoint(
             config=replace(self.config, low_memory=low_memory),
             seed=self.seed,
             model={"name": model.name, "options": None if model.options is None else dict(model.options)},
-            custom=sorted(name for name, value in self._custom.items() if value is not None),
+            custom=sorted(name for name, value in vars(self._custom).items() if value is not None),
             observation=self.observation,
-            labels=np.asarray(client.labels),
-            order=None if client.order is None else np.asarray(client.order),
+            labels=np.asarray(known.labels),
+            order=None if known.order is None else np.asarray(known.order),
             snapshot_every=self._snapshot_every,
             snapshot_bytes=self._snapshot_bytes,
             state=tuple(np.asarray(leaf) for leaf in jax.tree.leaves(now.state)),

@@ -13,7 +13,7 @@ __all__ = ["attacker_view"]
 
 def attacker_view(attack: Attack) -> dict[str, dict[str, Any]]:
     """What the server received, what it assumes, and what it never sees."""
-    observation, simulation = attack.observation, attack.phases[-1].objective.simulation
+    observation, schedule = attack.observation, attack.phases[-1].objective.simulation.schedule
     return {
         "received": {
             "server weights": sum(leaf.size for leaf in jax.tree.leaves(observation.server_weights)),
@@ -25,8 +25,8 @@ def attacker_view(attack: Attack) -> dict[str, dict[str, Any]]:
             "batch size": observation.batch_size,
         },
         "assumed": {
-            "epochs": simulation.epochs,
-            "batch size": simulation.batch_size,
+            "epochs": schedule.epochs,
+            "batch size": schedule.batch_size,
             "label counts": attack.label_counts,
             "label order": attack.config.label_order,
         },

@@ -7,7 +7,7 @@ the form 10x5x50 are epochs x batch size x images. Tables 6 to 10 are on FEMNIST
 
 from __future__ import annotations
 
-from workbench.config import METHODS
+from workbench.attack.methods import PAPER_METHODS
 
 __all__ = ["Published", "published"]
 
@@ -16,7 +16,7 @@ Published = dict[str, float]
 
 _Pairs = tuple[tuple[float, float], ...]
 
-_METHODS = METHODS[:5]
+_METHODS = PAPER_METHODS
 _LABEL_METHODS = ("interpolated", "geng_server", "geng_client")
 
 # Percent recovered and PSNR in dB of every method, in the order of _METHODS.

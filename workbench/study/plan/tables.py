@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.config import METHODS, SUMMARIES, AttackConfig, ClientConfig, DefenceConfig, real_twin
+from workbench.attack.methods import METHODS, PAPER_METHODS
+from workbench.config import SUMMARIES, AttackConfig, ClientConfig, DefenceConfig, real_twin
 from workbench.errors import ConfigError, check_choice, check_count, check_flag, shown
 from workbench.files.weights import load_weights
 from workbench.study.plan.paper import Published, published
@@ -36,7 +37,6 @@ NUMBERS = tuple(TITLES)
 DATASETS = ("femnist", "cifar100", "glyphs", "photos")
 PRESETS = ("paper", "best", "demo")
 
-PAPER_METHODS = METHODS[:5]
 # The paper's five, one that it does not have, and the project's own best settings.
 ALL_METHODS = (*METHODS, "best")
 # These come from one look at the network; `refined` needs an attack of its own.

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from workbench import models
-from workbench.attack.attack import prepare
 from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, network_statistics
+from workbench.attack.prepare import prepare
 from workbench.data import ClientData, Dataset, load_dataset
 from workbench.errors import DataError
 from workbench.federated import Observation, accuracy, aggregate, client_update_with_secrets, server_rounds

@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from workbench.attack import step as engine
-from workbench.attack.attack import Attack, Reconstruction, prepare
+from workbench.attack.attack import Attack, Reconstruction
+from workbench.attack.prepare import prepare
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, check_choice, check_count
 from workbench.federated.observation import Observation
@@ -135,7 +136,7 @@ def _side_by_side(attacks: list[Attack]) -> list[Reconstruction]:
     states = [attack.start() for attack in attacks]
     going = list(range(len(attacks)))
     while going and (at := int(states[going[0]].step)) < first.total_steps:
-        arrived = [attacks[i].arrive(states[i], steering) for i in going]
+        arrived = [attacks[i].prepare_step(states[i], steering) for i in going]
         index = int(arrived[0].phase)
         phase = first.phases[index]
         num_steps = min(first.next_event(phase, at, steering), first.total_steps) - at

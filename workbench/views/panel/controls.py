@@ -12,13 +12,13 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from workbench.attack.methods import METHODS
 from workbench.config import (
     COMBINATIONS,
     DEFENCES,
     DISTANCES,
     LABEL_ORDERS,
     MATCHINGS,
-    METHODS,
     PRESETS,
     PRIOR_DISTANCES,
     SUMMARIES,
@@ -151,7 +151,7 @@ class Controls:
             name, self["strength"] if name != "none" else 0.0, self["clip_norm"] if name == "dp_sgd" else None
         )
         client = ClientConfig(self["epochs"], self["batch_size"], self["learning_rate"], defence=defence)
-        client.local_steps(self["num_images"])  # or batches would be larger than what there is
+        client.schedule(self["num_images"])  # or batches would be larger than what there is
         return Target(
             dataset=dataset,
             data=None if dataset in _BUNDLED else Path(data).expanduser(),

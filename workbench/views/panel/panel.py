@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 import numpy as np
 
-from workbench.attack.needs import Needs, needs_of
+from workbench.attack.cost import Cost, estimate_cost
 from workbench.data.dataset import ClientData
 from workbench.errors import CheckpointError, ConfigError, WorkbenchError, shown
 from workbench.federated.observation import Observation
@@ -34,6 +34,7 @@ from workbench.study.show.live import duration
 from workbench.target import is_same_update
 from workbench.training import native
 from workbench.training.model import Model
+from workbench.training.schedule import Schedule
 from workbench.views.animation import write_animation
 from workbench.views.panel.controls import Controls, Settings
 from workbench.views.panel.scene import Scene, scene_at, scene_now
@@ -628,7 +629,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             told.append(advice)
         self.controls.derived.value = "<br>".join(map(escape, told))
 
-    def _needs(self, settings: Settings) -> tuple[Needs, str]:
+    def _needs(self, settings: Settings) -> tuple[Cost, str]:
         target = settings.target
         if target is None:
             if self._given is None:
@@ -654,7 +655,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             }
         batches = -(-sizes["num_images"] // sizes["batch_size"])
         local = f"{batches} batches an epoch · {sizes['epochs'] * batches} local steps"
-        return needs_of(model, settings.config, **sizes), local
+        num_clients = sizes.pop("num_clients")
+        return estimate_cost(model, settings.config, Schedule(**sizes), num_clients), local
 
     # What happens by itself
 

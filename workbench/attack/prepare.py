@@ -1,0 +1,139 @@
+"""From an observation to an attack ready to run: input checked, label counts known or recovered."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.attack.attack import Attack
+from workbench.attack.build import Custom, assign_labels, believed_schedule, build_attack
+from workbench.attack.labels import estimate_labels, split_counts
+from workbench.config import AttackConfig
+from workbench.errors import ConfigError, DataError, check_count, check_kind
+from workbench.federated.observation import Observation
+from workbench.training.model import Model
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    model: Model,
+    observation: Observation,
+    config: AttackConfig | None = None,
+    *,
+    seed: int = 0,
+    label_counts: ArrayLike | None = None,
+    batch_labels: ArrayLike | None = None,
+    image_order: ArrayLike | None = None,
+    custom: Custom | None = None,
+    device: jax.Device | None = None,
+) -> Attack:
+    """Check everything and make an attack ready (lines 2 to 5 of the paper's Algorithm 2).
+
+    Nothing is compiled yet, except to recover label counts.
+
+    Args:
+        model: the network.
+        observation: what the server saw.
+        config: how to attack.
+        seed: of every random draw.
+        label_counts: [K] known counts of a client, or [A, K] of an aggregate's clients; None recovers them.
+        batch_labels: [E, N] or [A, E, N] known labels in the order of every epoch's batches, in place of counts.
+        image_order: [E, N] or [A, E, N] with ``batch_labels``: which image stands where, for methods with one set of
+            images; None takes an order in which every image keeps its label.
+        custom: a custom prior, regulariser or optimiser.
+        device: None leaves it to JAX.
+    """
+    config = check_kind("config", AttackConfig() if config is None else config, AttackConfig)
+    check_kind("model", model, Model)
+    check_kind("observation", observation, Observation)
+    seed = check_count("seed", seed, minimum=0)
+    _check_observation(model, observation)
+    epochs = believed_schedule(config, observation).epochs
+    order = None
+    if batch_labels is not None:
+        labels = _check_batch_labels(batch_labels, observation, epochs)
+        order = _order_by_label(labels) if image_order is None else _check_order(image_order, labels)
+    elif image_order is not None:
+        raise ConfigError("image_order says which image stands where: give batch_labels too, its label there.")
+    else:
+        counts = _label_counts(model, observation, config, label_counts, seed)
+        labels = assign_labels(counts, config, epochs, seed)
+    return build_attack(model, observation, config, labels, order, custom, seed=seed, device=device)
+
+
+def _check_observation(model: Model, observation: Observation) -> None:
+    """The update must be this network's, and must not be zero."""
+    model.check_weights(observation.server_weights, "server_weights")
+    model.check_weights(observation.client_weights, "client_weights")
+    if observation.image_shape != model.image_shape:
+        raise DataError(
+            f"the observation's images are {observation.image_shape} but {model.name} takes {model.image_shape}."
+        )
+    if observation.num_classes != model.num_classes:
+        raise DataError(
+            f"the observation has {observation.num_classes} classes but {model.name} {model.num_classes} outputs."
+        )
+    if not any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(observation.gradient_sum)):
+        raise DataError(
+            "the update is all zeros: server_weights and client_weights are equal, so there is nothing to attack."
+        )
+
+
+def _label_counts(
+    model: Model, observation: Observation, config: AttackConfig, known: ArrayLike | None, seed: int
+) -> NDArray[np.int64]:
+    """[A, K] known counts, checked, or recovered ones."""
+    clients, classes, images = observation.num_clients, observation.num_classes, observation.num_images
+    if known is None:
+        recovered = estimate_labels(model, observation, config.label_method, seed=seed, config=config).whole
+        return split_counts(recovered, clients)
+    counts = np.asarray(known)
+    if counts.shape == (classes,) and clients == 1:
+        counts = counts[None]
+    if counts.shape != (clients, classes):
+        right = f"({classes},)" if clients == 1 else f"({clients}, {classes})"
+        raise DataError(f"label_counts has shape {counts.shape}; right is {right}.")
+    if not np.issubdtype(counts.dtype, np.integer) or counts.min() < 0:
+        raise DataError("label_counts must be whole numbers of at least 0.")
+    if (wrong := counts.sum(1)[counts.sum(1) != images]).size:
+        raise DataError(f"label_counts sums to {wrong[0]}; it must sum to the number of images, {images}.")
+    return counts.astype(np.int64)
+
+
+def _check_batch_labels(batch_labels: ArrayLike, observation: Observation, epochs: int) -> NDArray[np.int64]:
+    labels = np.asarray(batch_labels)
+    right = (observation.num_clients, epochs, observation.num_images)
+    if labels.ndim == 2:
+        labels = labels[None]
+    if labels.shape != right:
+        raise DataError(f"batch_labels has shape {labels.shape}; right is {right}: clients, epochs, images.")
+    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= observation.num_classes:
+        raise DataError(f"batch_labels must be whole numbers from 0 to {observation.num_classes - 1}.")
+    if (np.sort(labels, axis=-1) != np.sort(labels[:, :1], axis=-1)).any():
+        raise DataError("batch_labels must hold the same labels in every epoch: each uses every image once.")
+    return labels.astype(np.int64)
+
+
+def _order_by_label(labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """[A, E, N] an order of the first epoch's images that agrees with the labels; None where these never move."""
+    if (labels == labels[:, :1]).all():
+        return None
+    images = np.broadcast_to(np.argsort(labels[:, :1], axis=-1, kind="stable"), labels.shape)
+    ranks = np.argsort(np.argsort(labels, axis=-1, kind="stable"), axis=-1)
+    return np.take_along_axis(images, ranks, axis=-1)
+
+
+def _check_order(image_order: ArrayLike, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    order = np.asarray(image_order)
+    if order.ndim == 2:
+        order = order[None]
+    if order.shape != labels.shape or not (np.sort(order, axis=-1) == np.arange(labels.shape[-1])).all():
+        raise DataError(f"image_order must have the shape {labels.shape}, with every image once in every epoch.")
+    order = order.astype(np.int64)
+    by_image = np.take_along_axis(labels, np.argsort(order, axis=-1), axis=-1)
+    if (by_image != by_image[:, :1]).any():
+        raise DataError("image_order and batch_labels disagree: an image has different labels in different epochs.")
+    return order

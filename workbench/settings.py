@@ -1,0 +1,123 @@
+"""A setting, declared once: what it means, what it may be, and what it is called for people.
+
+Every field of `ClientConfig`, `DefenceConfig`, `AttackConfig` and `Target` carries a `Setting`. Validation, the options
+of the command line, the controls of the panel, the legend of the loss plot, messages, the report and docs/glossary.md
+are all made from it: a new setting is one new field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from workbench.errors import ConfigError, check_choice, check_count, check_flag, check_number, shown
+
+__all__ = ["Setting", "check_settings", "setting", "settings_of"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        label: what people call it: in the panel, in plots, in messages and in the report.
+        help: one sentence.
+        symbol: the paper's symbol.
+        section: where the paper describes it.
+        choices: the values it may have, where these are names.
+        extra_choices: values that the command line and the panel offer besides.
+        minimum: the smallest value.
+        maximum: the largest value.
+        above: a bound that the value must exceed.
+        slider: the ends of its slider, where it can be steered; None for a setting that needs a new attack.
+        option: its name on the command line; empty for that of the field.
+        short: its one-letter option.
+        is_negated: whether the option switches it off.
+        is_detail: whether it is of interest to few: such settings are listed last.
+        name: of the field.
+        kind: its type: ``int``, ``float``, ``bool``, ``str``, ``tuple`` for two numbers, or ``Path``.
+        is_optional: whether it may be None.
+        default: of the field.
+    """
+
+    label: str
+    help: str
+    symbol: str = ""
+    section: str = ""
+    choices: tuple[str, ...] = ()
+    extra_choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    slider: tuple[float, float] | None = None
+    option: str = ""
+    short: str = ""
+    is_negated: bool = False
+    is_detail: bool = False
+    name: str = ""
+    kind: type = str
+    is_optional: bool = False
+    default: Any = None
+
+    @property
+    def key(self) -> str:
+        """Its name on the command line and in the panel, in the form of a Python name: unique over all records."""
+        return self.option.replace("-", "_") or self.name
+
+    def check(self, value: Any, field: str = "") -> Any:
+        """Return the value, as the type of the field, or raise a `ConfigError` that names the field."""
+        field = field or self.name
+        if value is None and self.is_optional:
+            return None
+        bounds = {name: bound for name in ("minimum", "maximum", "above") if (bound := getattr(self, name)) is not None}
+        if self.choices:
+            return check_choice(field, value, self.choices)
+        if self.kind is bool:
+            return check_flag(field, value)
+        if self.kind is int:
+            return check_count(field, value, **bounds)
+        if self.kind is float:
+            return check_number(field, value, **bounds)
+        if self.kind is tuple:
+            if not isinstance(value, tuple | list) or len(value) != 2:
+                raise ConfigError(f"{field} = {shown(value)} must be a pair of numbers: at the first step, and later.")
+            return tuple(check_number(field, number, **bounds) for number in value)
+        return value
+
+
+def setting(default: Any, label: str, help: str, **facts: Any) -> Any:  # noqa: A002 - what it is
+    """A dataclass field with a `Setting`; ``facts`` are its attributes."""
+    return dataclasses.field(default=default, metadata={"setting": Setting(label, help, **facts)})
+
+
+@cache
+def settings_of(kind: type) -> dict[str, Setting]:
+    """The settings of a dataclass by field name, in the order of its fields.
+
+    >>> from workbench.config import ClientConfig
+    >>> settings_of(ClientConfig)["batch_size"].label
+    'Batch size m'
+    """
+    hints = get_type_hints(kind)
+    found = {}
+    for field in dataclasses.fields(kind):
+        if "setting" not in field.metadata:
+            continue
+        hint = hints[field.name]
+        kinds = [part for part in get_args(hint) if part is not types.NoneType]
+        is_optional = isinstance(hint, types.UnionType)
+        base = kinds[0] if is_optional else getattr(hint, "__origin__", hint)
+        found[field.name] = dataclasses.replace(
+            field.metadata["setting"], name=field.name, kind=base, is_optional=is_optional, default=field.default
+        )
+    return found
+
+
+def check_settings(record: object, prefix: str = "") -> None:
+    """Check every setting of a frozen dataclass, in its ``__post_init__``, and give each the type of its field."""
+    kind: Any = type(record)
+    for name, known in settings_of(kind).items():
+        object.__setattr__(record, name, known.check(getattr(record, name), f"{prefix}{name}"))
