@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from workbench import models
 from workbench.attack import step as engine
 from workbench.attack.attack import Attack
+from workbench.attack.build import Custom
 from workbench.attack.objective import Terms
 from workbench.attack.step import AttackState
 from workbench.config import AttackConfig
@@ -68,6 +68,37 @@ class Checkpoint:
     history: SessionHistory
     has_diverged: bool
 
+    @staticmethod
+    def of(
+        attack: Attack,
+        model: Model,
+        custom: Custom,
+        state: AttackState,
+        history: SessionHistory,
+        *,
+        snapshot_every: int,
+        snapshot_bytes: int,
+        has_diverged: bool,
+    ) -> Checkpoint:
+        """The checkpoint of an attack in this state."""
+        known = attack.phases[-1].problem.known
+        # A config can leave this choice to the free memory; the loaded session must make the same choice.
+        low_memory = attack.phases[-1].objective.simulation.segments > 1
+        return Checkpoint(
+            config=replace(attack.config, low_memory=low_memory),
+            seed=attack.seed,
+            model={"name": model.name, "options": None if model.options is None else dict(model.options)},
+            custom=sorted(name for name, value in vars(custom).items() if value is not None),
+            observation=attack.observation,
+            labels=np.asarray(known.labels),
+            order=None if known.order is None else np.asarray(known.order),
+            snapshot_every=snapshot_every,
+            snapshot_bytes=snapshot_bytes,
+            state=tuple(np.asarray(leaf) for leaf in jax.tree.leaves(state)),
+            history=history,
+            has_diverged=has_diverged,
+        )
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         observation = self.observation
@@ -91,9 +122,9 @@ class Checkpoint:
         }
         container.write(path, KIND, FORMAT_VERSION, settings, tensors)
 
-    def check_custom(self, custom: Mapping[str, Any]) -> None:
+    def check_custom(self, custom: Custom) -> None:
         """The caller must pass exactly the custom functions of the saved run, or it would go on as another one."""
-        for name, value in custom.items():
+        for name, value in vars(custom).items():
             if name in self.custom and value is None:
                 raise CheckpointError(f"it was saved with a custom {name}; pass it again: load(path, {name}=...).")
             if name not in self.custom and value is not None:

@@ -15,7 +15,7 @@ from workbench.attack.objective import Steering, Terms
 from workbench.attack.step import AttackState, StepInfo
 from workbench.session.history import Outcome, SessionHistory, SteeringEvent, steering_field
 
-__all__ = ["Moment", "Snapshot", "advanced", "finished", "first_moment", "resumed", "rewound", "size_of"]
+__all__ = ["Moment", "Snapshot", "advanced", "first_moment", "resumed", "rewound", "size_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,18 @@ class Moment:
         if self.step == 0:
             return Outcome.NEW
         return Outcome.FINISHED if self.step >= total_steps else Outcome.IN_PROGRESS
+
+    def snapshot(self, total_steps: int, seconds_per_step: float | None) -> Snapshot:
+        terms = self.infos.terms._asdict()
+        return Snapshot(
+            step=self.step,
+            total_steps=total_steps,
+            outcome=self.outcome(total_steps),
+            loss=float(self.infos.loss[-1]) if self.step else None,
+            terms={name: float(values[-1]) for name, values in terms.items()} if self.step else {},
+            seconds_per_step=seconds_per_step,
+            state=self.state,
+        )
 
     def steered(self, changes: Mapping[str, float]) -> Moment:
         """With changes that act on the next step. They replace earlier changes before the same step."""
@@ -171,7 +183,8 @@ def _state_at(attack: Attack, moment: Moment, step: int) -> AttackState:
         following = min((event.step for event in moment.events if at < event.step < step), default=step)
         state, _ = attack.advance(state, _steering_at(attack, moment.events, at), following - at)
         at = following
-    return finished(state)
+    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+    return state
 
 
 def _steering_at(attack: Attack, events: Sequence[SteeringEvent], step: int) -> Steering:
@@ -189,12 +202,6 @@ def _is_usable(attack: Attack, state: AttackState, steering: Steering, *, was_st
     phase, traced = attack.phases[int(state.phase)], jax.tree.map(np.float32, steering)
     _, history = engine.run(phase.objective, attack.optimizer, phase.problem, state, traced, np.int32(1))
     return bool(np.isfinite(history.infos.loss[0]) and np.isfinite(history.infos.gradient_norm[0]))
-
-
-def finished(state: AttackState) -> AttackState:
-    """Wait until the device has computed the state."""
-    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-    return state
 
 
 def size_of(state: AttackState) -> int:

@@ -181,7 +181,7 @@ class Recording:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; images are compressed."""
-        pixels = [frame.pixels for frame in self.frames] + [frame.epoch_pixels for frame in self.frames]
+        pixels = (array for frame in self.frames for array in (frame.pixels, frame.epoch_pixels))
         size = sum(array.size for array in pixels if array is not None)
         if size > _MAX_PIXELS:
             raise ConfigError(f"the recording would hold {size} pixels; use fewer snapshots for at most {_MAX_PIXELS}.")
@@ -221,26 +221,32 @@ class Recording:
 
 
 def replay(path: str | os.PathLike[str]) -> Recording:
-    """Read a recording; whatever is wrong with the file ends in a `CheckpointError`."""
+    """Read a recording; any file that is not a valid one raises a `CheckpointError`."""
     settings, tensors = container.read(path, KIND, FORMAT_VERSION)
     with container.fitting_together(path, KIND):
         return _rebuild(settings, tensors)
 
 
-def _spread(steps: Sequence[int], most: int) -> list[int]:
-    """At most so many of the steps, evenly, the first and the last among them; of one, the last."""
-    if len(steps) <= most:
+def _spread(steps: Sequence[int], maximum: int) -> list[int]:
+    """At most ``maximum`` of the steps, evenly spread from the first to the last; a single one is the last.
+
+    >>> _spread(range(0, 101, 10), 3), _spread(range(0, 101, 10), 1)
+    ([0, 50, 100], [100])
+    """
+    if len(steps) <= maximum:
         return list(steps)
-    if most < 2:
-        return list(steps)[len(steps) - most :]
-    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+    if maximum < 2:
+        return list(steps)[len(steps) - maximum :]
+    return [steps[round(i * (len(steps) - 1) / (maximum - 1))] for i in range(maximum)]
 
 
 def _unit(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """8-bit pixels to [0, 1]."""
     return pixels.astype(np.float32) / np.float32(255)
 
 
 def _without_arrays(view: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The part of an attacker's view that JSON can hold; the label counts are stored as a tensor."""
     return {
         part: {name: value for name, value in facts.items() if not isinstance(value, np.ndarray)}
         for part, facts in view.items()
@@ -265,7 +271,7 @@ def _pack(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _unpack(packed: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if packed.dtype != np.uint8:
         raise CheckpointError("its images are not bytes.")
-    # One byte more than right shows that there is more, without making all of it.
+    # One byte more than expected is enough to see that a file is too long, without unpacking all of it.
     content = zlib.decompressobj().decompress(packed.tobytes(), math.prod(shape) + 1)
     return np.frombuffer(content, np.uint8).reshape(shape)
 
@@ -298,7 +304,6 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
     terms = [_RENAMED_TERMS.get(check_kind("term", term, str), term) for term in settings["terms"]]
     seconds = settings["seconds_per_step"]
     threshold = check_number("threshold", settings["threshold"])
-    counts = check_array(tensors["label_counts"], np.int64, (client["num_clients"], client["num_classes"]))
     shape = (client["num_clients"] * client["num_images"], *client["image_shape"])
     sets = sum(1 + len(tensors[f"{i}/permutations"]) * (f"{i}/epochs" in tensors) for i in range(len(steps)))
     if math.prod(shape) * sets > _MAX_PIXELS:
@@ -313,7 +318,7 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
         device_name=check_kind("device_name", settings["device_name"], str),
         history=unpack_history(tensors, terms, num_steps, steps),
         frames=tuple(_rebuild_frame(tensors, i, step, shape, threshold) for i, step in enumerate(steps)),
-        label_counts=counts,
+        label_counts=check_array(tensors["label_counts"], np.int64, (client["num_clients"], client["num_classes"])),
         labels=_rebuild_labels(tensors, client["num_classes"]),
         view=_rebuild_view(settings["view"]),
         truth=tuple(_rebuild_truth(tensors, i, client, facts) for i, facts in enumerate(settings["truth"])),

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 from jax import Array
 from numpy.typing import ArrayLike
@@ -109,8 +108,7 @@ class AttackSession:
                 states, but at most 256 MB.
         """
         self._snapshot_every = check_count("snapshot_every", snapshot_every)
-        if snapshot_bytes is not None:
-            check_count("snapshot_bytes", snapshot_bytes)
+        snapshot_bytes = None if snapshot_bytes is None else check_count("snapshot_bytes", snapshot_bytes)
         self.device = find_device(device)
         self.device_name = name_of(self.device)
         self.model = model
@@ -240,16 +238,7 @@ class AttackSession:
     def snapshot(self) -> Snapshot:
         """The current state, for views."""
         now = self._now
-        terms = now.infos.terms._asdict()
-        return Snapshot(
-            step=now.step,
-            total_steps=self.total_steps,
-            outcome=now.outcome(self.total_steps),
-            loss=float(now.infos.loss[-1]) if now.step else None,
-            terms={name: float(values[-1]) for name, values in terms.items()} if now.step else {},
-            seconds_per_step=self._seconds.get(now.phase),
-            state=now.state,
-        )
+        return now.snapshot(self.total_steps, self._seconds.get(now.phase))
 
     def __repr__(self) -> str:
         o, now = self.observation, self.snapshot()
@@ -275,7 +264,7 @@ class AttackSession:
             started = time.perf_counter()
             state, infos = self._attack.advance(before.state, before.steering, n)
             # Without waiting, a stop would not stop the device, and the measured time would be too short.
-            moment.finished(state)
+            jax.block_until_ready(state)  # type: ignore[no-untyped-call]
             self._measure(before.phase, int(state.phase), (time.perf_counter() - started) / n)
             after = moment.advanced(self._attack, before, state, infos, n)
             self._now = after if after.has_diverged else after.with_snapshot(self._snapshot_bytes)
@@ -375,22 +364,15 @@ class AttackSession:
 
     def save(self, path: Path) -> None:
         """Write everything that is needed to go on bit for bit into one safetensors file."""
-        now, phase, model = self._steered(), self._attack.phases[-1], self.model
-        known = phase.problem.known
-        # A config can leave the choice to the free memory; a loaded session must make the same choice.
-        low_memory = phase.objective.simulation.segments > 1
-        checkpoint.Checkpoint(
-            config=replace(self.config, low_memory=low_memory),
-            seed=self.seed,
-            model={"name": model.name, "options": None if model.options is None else dict(model.options)},
-            custom=sorted(name for name, value in vars(self._custom).items() if value is not None),
-            observation=self.observation,
-            labels=np.asarray(known.labels),
-            order=None if known.order is None else np.asarray(known.order),
+        now = self._steered()
+        checkpoint.Checkpoint.of(
+            self._attack,
+            self.model,
+            self._custom,
+            now.state,
+            now.history,
             snapshot_every=self._snapshot_every,
             snapshot_bytes=self._snapshot_bytes,
-            state=tuple(np.asarray(leaf) for leaf in jax.tree.leaves(now.state)),
-            history=now.history,
             has_diverged=now.has_diverged,
         ).write(path)
         self._saved_at = (now.step, time.monotonic())
@@ -406,22 +388,23 @@ class AttackSession:
         device: str | jax.Device = "auto",
     ) -> AttackSession:
         """Read a saved session; a custom network, g, regulariser or optimiser must be passed again."""
-        custom: dict[str, Any] = {"prior": prior, "regularizer": regularizer, "optimizer": optimizer}
         with jax.default_device(find_device(device)):
             saved = checkpoint.read(path)
         with container.fitting_together(path, checkpoint.KIND):
-            saved.check_custom(custom)
+            saved.check_custom(Custom(prior, regularizer, optimizer))
             session = AttackSession(
                 saved.build_model() if model is None else model,
                 saved.observation,
                 saved.config,
                 batch_labels=saved.labels,
                 image_order=saved.order,
+                prior=prior,
+                regularizer=regularizer,
+                optimizer=optimizer,
                 seed=saved.seed,
                 device=device,
                 snapshot_every=saved.snapshot_every,
                 snapshot_bytes=saved.snapshot_bytes,
-                **custom,
             )
             state = jax.device_put(saved.attack_state(session._attack), session.device)
             session._now = moment.resumed(session._attack, session._now, state, saved.history, saved.has_diverged)
