@@ -35,7 +35,7 @@ PRELUDE = """
         prior_weight=100.0,
     )
 
-    def make_session(**changes):
+    def make_session(config=config, **changes):
         return wb.AttackSession(model, observation, config, label_counts=client.label_counts, **changes)
 """
 

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import workbench as wb
+from workbench.attack import build
 from workbench.files import container
 from workbench.session import checkpoint
 
@@ -55,13 +56,11 @@ def test_a_loaded_session_can_be_rewound_forked_and_saved_again(make_session, as
 
 def test_low_memory_stays_as_it_was_chosen(make_session, tmp_path, monkeypatch):
     """The free memory may be another when the session is loaded; its numbers must not be."""
-    from workbench.attack import attack
-
-    for chosen in (True, False):
-        monkeypatch.setattr(attack, "_needs_low_memory", lambda *_, now=chosen: now)
+    for chosen, free in ((True, (0, 2**60)), (False, (2**60, 0))):
+        monkeypatch.setattr(build, "_free_memory", lambda _, free=free: free[0])
         session = make_session()
         session.save(tmp_path / "run")
-        monkeypatch.setattr(attack, "_needs_low_memory", lambda *_, now=chosen: not now)
+        monkeypatch.setattr(build, "_free_memory", lambda _, free=free: free[1])
         loaded = wb.AttackSession.load(tmp_path / "run")
         segments = [s._attack.phases[-1].objective.simulation.segments for s in (session, loaded)]
         assert segments == [2 if chosen else 1] * 2
@@ -110,55 +109,55 @@ def test_a_place_that_cannot_be_written_is_named(make_session, tmp_path):
         make_session().save(tmp_path / "file" / "run")
 
 
-# What is one's own
+# Custom functions
 
 
-def own_prior(images):
+def custom_prior(images):
     return images.mean((0, 1, 2))
 
 
-def own_regularizer(images):
+def custom_regularizer(images):
     return 1e-3 * jnp.abs(images).mean()
 
 
-OWN = {
-    "prior": own_prior,
-    "regularizer": own_regularizer,
+CUSTOM = {
+    "prior": custom_prior,
+    "regularizer": custom_regularizer,
     "optimizer": optax.chain(optax.trace(0.9), optax.scale(-1.0)),
 }
 SHORT = wb.AttackConfig(steps=6, prior_weight=10.0, step_size=0.01)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_what_is_ones_own_is_passed_again(make_session, assert_same, tmp_path, name):
-    own = {name: OWN[name]}
-    session = make_session(SHORT, **own)
+@pytest.mark.parametrize("name", CUSTOM)
+def test_custom_functions_are_passed_again(make_session, assert_same, tmp_path, name):
+    custom = {name: CUSTOM[name]}
+    session = make_session(SHORT, **custom)
     session.step(3)
     session.save(tmp_path / "run")
-    with pytest.raises(wb.CheckpointError, match=rf"your own {name}; pass it again: load\(path, {name}=...\)"):
+    with pytest.raises(wb.CheckpointError, match=rf"a custom {name}; pass it again: load\(path, {name}=...\)"):
         wb.AttackSession.load(tmp_path / "run")
-    loaded = wb.AttackSession.load(tmp_path / "run", **own)
+    loaded = wb.AttackSession.load(tmp_path / "run", **custom)
     session.step(3)
     loaded.step(3)
     assert_same(loaded, session)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_what_was_not_ones_own_cannot_become_it(make_session, tmp_path, name):
+@pytest.mark.parametrize("name", CUSTOM)
+def test_a_custom_function_cannot_be_added_afterwards(make_session, tmp_path, name):
     session = make_session()
     session.save(tmp_path / "run")
-    with pytest.raises(wb.CheckpointError, match=f"without a {name} of your own"):
-        wb.AttackSession.load(tmp_path / "run", **{name: OWN[name]})
+    with pytest.raises(wb.CheckpointError, match=f"without a custom {name}"):
+        wb.AttackSession.load(tmp_path / "run", **{name: CUSTOM[name]})
 
 
 def test_another_optimizer_than_the_saved_one_is_noticed(make_session, tmp_path):
-    session = make_session(SHORT, optimizer=OWN["optimizer"])
+    session = make_session(SHORT, optimizer=CUSTOM["optimizer"])
     session.save(tmp_path / "run")
     with pytest.raises(wb.CheckpointError, match="another optimiser"):
         wb.AttackSession.load(tmp_path / "run", optimizer=optax.adam(1.0))
 
 
-def test_ones_own_network_is_passed_again(client, tmp_path, assert_same):
+def test_a_custom_network_is_passed_again(client, tmp_path, assert_same):
     def init(seed=0):
         keys = jax.random.split(jax.random.key(seed))
         return {
@@ -177,7 +176,7 @@ def test_ones_own_network_is_passed_again(client, tmp_path, assert_same):
     session = wb.AttackSession(model, observation, SHORT, label_counts=client.label_counts)
     session.step(2)
     session.save(tmp_path / "run")
-    with pytest.raises(wb.CheckpointError, match=r"your own network; pass it again: load\(path, model=...\)"):
+    with pytest.raises(wb.CheckpointError, match=r"a custom network; pass it again: load\(path, model=...\)"):
         wb.AttackSession.load(tmp_path / "run")
     with pytest.raises(wb.CheckpointError, match="mlp"):
         wb.AttackSession.load(tmp_path / "run", model=wb.models.mlp(widths=(16,)))
@@ -234,7 +233,7 @@ def test_autosave_comes_every_so_many_steps(make_session, tmp_path):
 
 def test_run_does_not_step_over_an_autosave(make_session, tmp_path, monkeypatch):
     session, saved = make_session(), []
-    monkeypatch.setattr(checkpoint, "save", lambda session, path: saved.append(session.num_steps))
+    monkeypatch.setattr(checkpoint.Checkpoint, "write", lambda self, path: saved.append(len(self.history.loss)))
     session.autosave(tmp_path / "run", every_steps=9)
     session.run()
     assert saved == list(range(9, 100, 9))
@@ -242,7 +241,7 @@ def test_run_does_not_step_over_an_autosave(make_session, tmp_path, monkeypatch)
 
 def test_autosave_comes_every_so_many_seconds(make_session, tmp_path, monkeypatch):
     session, saved, clock = make_session(), [], [100.0]
-    monkeypatch.setattr(checkpoint, "save", lambda session, path: saved.append(session.num_steps))
+    monkeypatch.setattr(checkpoint.Checkpoint, "write", lambda self, path: saved.append(len(self.history.loss)))
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     session.autosave(tmp_path / "run", every_seconds=2.5)
     for _ in range(10):
@@ -305,7 +304,7 @@ def kill_and_finish(start_process, make_session, assert_same, path, kills, seed)
 
 
 def test_a_killed_session_goes_on_bit_for_bit(start_process, make_session, assert_same, tmp_path):
-    kill_and_finish(start_process, make_session, assert_same, tmp_path / "run", kills=3, seed=0)
+    kill_and_finish(start_process, make_session, assert_same, tmp_path / "run", kills=2, seed=0)
 
 
 @pytest.mark.slow

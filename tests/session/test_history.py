@@ -27,6 +27,13 @@ def play(session, goal):
     return session
 
 
+@pytest.fixture(scope="module")
+def planned(make_session):
+    """Forks of one run that was steered by `PLAN` and never rewound: {step: session at that step}, 0 to 60."""
+    session = make_session()
+    return {step: play(session, step).fork() for step in range(61)}
+
+
 def bytes_of(state):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
@@ -111,19 +118,25 @@ def test_a_snapshot_shows_the_images_of_its_step(make_session):
 
 
 @pytest.mark.parametrize("step", [0, 1, 12, 19, 20, 21, 25, 26, 27, 28, 33, 40, 59, 60])
-def test_rewinding_is_a_fresh_run_to_that_step(make_session, assert_same, step):
-    session, fresh = play(make_session(), 60), play(make_session(), step)
+def test_rewinding_is_a_fresh_run_to_that_step(planned, assert_same, step):
+    session = planned[60].fork()
     session.rewind(step)
-    assert_same(session, fresh)
-    assert_same(play(session, 60), play(fresh, 60))
+    assert_same(session, planned[step])
+    assert_same(play(session, 60), planned[60])
 
 
-@pytest.mark.parametrize("step", [3, 24, 26, 41, 58])
-def test_rewinding_is_exact_after_thinning(make_session, assert_same, step):
-    session = play(make_session(snapshot_every=1, snapshot_bytes=400_000), 60)
-    assert len(session.history.snapshot_steps) < 15, "nothing was thinned, so this tests nothing"
-    session.rewind(step)
-    assert_same(session, play(make_session(), step))
+def test_the_planned_run_is_that_of_a_fresh_session(planned, make_session, assert_same):
+    """The other tests compare with forks; this one shows that these are what a fresh session computes."""
+    assert_same(play(make_session(), 60), planned[60])
+
+
+def test_rewinding_is_exact_after_thinning(planned, make_session, assert_same):
+    thinned = play(make_session(snapshot_every=1, snapshot_bytes=400_000), 60)
+    assert len(thinned.history.snapshot_steps) < 15, "nothing was thinned, so this tests nothing"
+    for step in (3, 24, 26, 41, 58):
+        session = thinned.fork()
+        session.rewind(step)
+        assert_same(session, planned[step])
 
 
 def test_rewinding_forgets_steering_that_was_asked_for_but_never_acted(make_session, assert_same):
@@ -144,15 +157,15 @@ def test_only_steps_that_were_made_can_be_rewound_to(make_session, step):
     assert session.num_steps == 10
 
 
-def test_a_fork_goes_its_own_way(make_session, assert_same):
+def test_a_fork_is_independent_of_its_original(planned, make_session, assert_same):
     session = play(make_session(), 30)
-    fork, untouched = session.fork(), play(make_session(), 30)
+    fork = session.fork()
     assert_same(fork, session)
     fork.steer(prior_weight=0.0)
     fork.step(10)
     fork.rewind(35)
-    assert_same(session, untouched)
-    assert_same(play(session, 60), play(untouched, 60))
+    assert_same(session, planned[30])
+    assert_same(play(session, 60), planned[60])
     assert fork.num_steps == 35
     assert fork.history.steering[-1].step == 30
     assert (fork.history.loss[31:35] != session.history.loss[31:35]).all()

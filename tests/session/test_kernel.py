@@ -7,9 +7,9 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def execute(prelude):
-    """Run code in a kernel; its printed text and how long the answer took. An error in the cell fails the test."""
+    """Run code in one kernel; its printed text and how long the answer took. An error in the cell fails the test."""
     manager, client = start_new_kernel()
 
     def run(code, timeout=120):
@@ -25,11 +25,18 @@ def execute(prelude):
         return "".join(printed).strip(), time.monotonic() - started
 
     try:
+        run("import sys; modules_before = set(sys.modules)")
+        run("import workbench; imported = set(sys.modules) - modules_before")
         run(prelude)
         yield run
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+def test_importing_the_package_in_a_kernel_imports_no_widget_code(execute):
+    printed, _ = execute("print([name for name in ('ipywidgets', 'matplotlib') if name in imported])")
+    assert printed == "[]", f"importing workbench in a kernel brought {printed}"
 
 
 def test_cells_are_answered_while_the_runner_works(execute):

@@ -10,6 +10,7 @@ import pytest
 
 import workbench as wb
 from workbench.data.dataset import eight_bits
+from workbench.metrics import Score
 from workbench.session import recording
 from workbench.session.session import Outcome
 
@@ -39,7 +40,9 @@ def test_a_recording_is_read_as_it_was_written(session, client, played):
 
     def parts(recorded):
         history = vars(recorded.history)
-        frames = [(vars(frame), frame.images, frame.epochs) for frame in recorded.frames]
+        frames = [
+            ({**vars(frame), "score": vars(frame.score)}, frame.images, frame.epochs) for frame in recorded.frames
+        ]
         truth = [vars(one) for one in recorded.truth]
         rest = {name: value for name, value in vars(recorded).items() if name not in ("history", "frames", "truth")}
         return history, frames, truth, rest, recorded.attacker_view()
@@ -200,14 +203,16 @@ def test_playing_back_starts_no_device_and_compiles_nothing(path):
 
 
 def test_the_module_itself_does_not_need_jax(path):
-    """The package's own front door imports JAX; the rooms behind it, with a plain door, must not."""
+    """The packages' ``__init__`` import JAX; the modules that a recording needs must not."""
     found = in_a_fresh_process(f"""
         import importlib.util, sys, types
 
         sys.modules["jax"] = sys.modules["optax"] = None
-        package = types.ModuleType("workbench")
-        package.__path__ = importlib.util.find_spec("workbench").submodule_search_locations
-        sys.modules["workbench"] = package
+        folder = importlib.util.find_spec("workbench").submodule_search_locations[0]
+        for name in ("workbench", "workbench.session"):
+            package = types.ModuleType(name)
+            package.__path__ = [folder + name.removeprefix("workbench").replace(".", "/")]
+            sys.modules[name] = package
         from workbench.session.recording import replay
 
         played = replay({path!r})
@@ -236,8 +241,7 @@ def test_a_full_size_recording_of_noise_is_small_enough(make_session, tmp_path):
             epoch_pixels=noise(10) if step >= 28 else None,
             permutations=np.stack([chance.permutation(50) for _ in range(10)]),
             labels=data.labels,
-            quality={"psnr": chance.normal(size=50), "ssim": chance.normal(size=50), "order": chance.permutation(50)},
-            threshold=20.0,
+            score=Score(chance.normal(size=50), chance.normal(size=50), chance.permutation(50), threshold=20.0),
         )
         for step in range(40)
     )

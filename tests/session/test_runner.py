@@ -308,20 +308,20 @@ LEAVING = {
     "paused": "going(); runner.pause(); runner.wait_until_paused(10)",
     "in a listener": "runner.add_listener(lambda s: time.sleep(0.5)); going()",
     "in a listener that never returns": "runner.add_listener(lambda s: threading.Event().wait()); going()",
-    "compiling": "wb.SessionRunner(make_session()).start(); time.sleep(0.2)",
+    "compiling": "runner.start(); time.sleep(0.2)",
 }
 
 
 @pytest.mark.parametrize("name", LEAVING)
 def test_leaving_the_interpreter_never_hangs(start_process, name):
     process = start_process(f"""
-        session = make_session()
+        session = make_session(config=wb.AttackConfig(steps=10**6))
         runner = wb.SessionRunner(session)
 
         def going():
-            session.step(30)
-            runner.start(steps=10**6)
-            while session.num_steps < 31:
+            session.step()
+            runner.start()
+            while session.num_steps < 2:
                 time.sleep(0.01)
 
         {LEAVING[name]}
@@ -338,10 +338,10 @@ def test_leaving_the_interpreter_never_hangs(start_process, name):
 
 def test_ctrl_c_while_waiting_leaves_the_run_going(start_process):
     process = start_process("""
-        session = make_session()
-        session.step(30)
+        session = make_session(config=wb.AttackConfig(steps=10**6))
+        session.step()
         runner = wb.SessionRunner(session)
-        runner.start(steps=10**6)
+        runner.start()
         try:
             print("waiting", flush=True)
             runner.wait(60)

@@ -19,6 +19,7 @@ from workbench.errors import ConfigError, DataError, check_count, check_flag, ch
 from workbench.federated.client import check_training, client_update, mean_weights
 from workbench.files.weights import save_weights
 from workbench.files.writing import make_folder
+from workbench.progress import progress_bar
 from workbench.randomness import named_generator
 from workbench.training.model import Model
 from workbench.training.weights import Weights, check_floats
@@ -99,9 +100,6 @@ def server_rounds(
     Returns:
         The final weights and a record of every round.
     """
-    # In a notebook the progress bar brings widgets, which importing the workbench must not.
-    from tqdm.auto import tqdm
-
     config = ClientConfig() if config is None else config
     rounds = check_count("rounds", rounds)
     evaluate_every = check_count("evaluate_every", evaluate_every)
@@ -125,7 +123,7 @@ def server_rounds(
         folder = make_folder(save_to, "save_to")
 
     history: list[Round] = []
-    with tqdm(range(1, rounds + 1), desc="rounds", unit="round", disable=not progress) as bar:
+    with progress_bar(iterable=range(1, rounds + 1), desc="rounds", unit="round", disable=not progress) as bar:
         for number in bar:
             chosen = rng.choice(len(clients), clients_per_round, replace=False).tolist()
             seeds = rng.integers(2**31, size=clients_per_round).tolist()

@@ -1,30 +1,32 @@
-"""A session on disk: one file, checked before anything in it is believed (`workbench.files.container`)."""
+"""A session as one file. Reading validates every field before it is used (`workbench.files.container`)."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from workbench import models
 from workbench.attack import step as engine
+from workbench.attack.attack import Attack
+from workbench.attack.build import Custom
 from workbench.attack.objective import Terms
-from workbench.attack.step import AttackState, StepInfo
+from workbench.attack.step import AttackState
 from workbench.config import AttackConfig
 from workbench.data.dataset import Normalization
-from workbench.errors import CheckpointError, check_flag, check_kind
+from workbench.errors import CheckpointError, check_flag
 from workbench.federated.observation import Observation
 from workbench.files import container
 from workbench.files.container import Tensors
-from workbench.session import session
-from workbench.session.history import pack_history, unpack_history
+from workbench.session.history import OBSERVED, SessionHistory, pack_history, unpack_history
 from workbench.training.model import Model
 
-__all__ = ["FORMAT_VERSION", "load", "save"]
+__all__ = ["FORMAT_VERSION", "KIND", "Checkpoint", "read"]
 
 FORMAT_VERSION = 1
 KIND = "session"
@@ -32,145 +34,177 @@ _SETTINGS = (
     *("config", "seed", "model", "own", "observation", "normalization"),
     *("snapshot_every", "snapshot_bytes", "has_diverged"),
 )
-_OBSERVED = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
 
 
-def save(attack_session: session.AttackSession, path: str | os.PathLike[str]) -> None:
-    """Write the session as it is now."""
-    s = attack_session
-    observation, moment = s.observation, s._current()
-    client = s._attack.phases[-1].problem.known
-    tensors = {"labels": np.asarray(client.labels), **pack_history(s._history(moment))}
-    if client.order is not None:
-        tensors["order"] = np.asarray(client.order)
-    for side in ("server_weights", "client_weights"):
-        for layer, arrays in getattr(observation, side).items():
-            tensors |= {f"{side}/{layer}/{name}": np.asarray(array) for name, array in arrays.items()}
-    tensors |= {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(moment.state))}
-    # Where it was left open, the free memory of the moment decided: the run goes on as it began.
-    low_memory = s._attack.phases[-1].objective.simulation.segments > 1
-    settings = {
-        "config": {**asdict(s.config), "low_memory": low_memory},
-        "seed": s.seed,
-        "model": {"name": s.model.name, "options": None if s.model.options is None else dict(s.model.options)},
-        "own": sorted(name for name, value in s._own.items() if value is not None),
-        "observation": {name: getattr(observation, name) for name in _OBSERVED},
-        "normalization": asdict(observation.normalization),
-        "snapshot_every": s._snapshot_every,
-        "snapshot_bytes": s._snapshot_bytes,
-        "has_diverged": moment.has_diverged,
-    }
-    container.write(path, KIND, FORMAT_VERSION, settings, tensors)
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything that a session needs to go on bit for bit.
+
+    Attributes:
+        config: how to attack.
+        seed: of every random draw.
+        model: name of the network, and the options that `models.build` needs; None for a custom network.
+        custom: which of prior, regularizer and optimizer were custom.
+        observation: what the server saw.
+        labels: [A, E, N] in the order of every epoch's batches.
+        order: [A, E, N] which image stands where; None where every image stays in its place.
+        snapshot_every: as the session was asked to keep states.
+        snapshot_bytes: the memory for kept states.
+        state: the leaves of the `AttackState`, whose structure depends on the optimiser.
+        history: every step's numbers and the steering.
+        has_diverged: whether the next step would have no finite loss.
+    """
+
+    config: AttackConfig
+    seed: int
+    model: dict[str, Any]
+    custom: list[str]
+    observation: Observation
+    labels: NDArray[Any]
+    order: NDArray[Any] | None
+    snapshot_every: int
+    snapshot_bytes: int
+    state: tuple[NDArray[Any], ...]
+    history: SessionHistory
+    has_diverged: bool
+
+    @staticmethod
+    def of(
+        attack: Attack,
+        model: Model,
+        custom: Custom,
+        state: AttackState,
+        history: SessionHistory,
+        *,
+        snapshot_every: int,
+        snapshot_bytes: int,
+        has_diverged: bool,
+    ) -> Checkpoint:
+        """The checkpoint of an attack in this state."""
+        known = attack.phases[-1].problem.known
+        # A config can leave this choice to the free memory; the loaded session must make the same choice.
+        low_memory = attack.phases[-1].objective.simulation.segments > 1
+        return Checkpoint(
+            config=replace(attack.config, low_memory=low_memory),
+            seed=attack.seed,
+            model={"name": model.name, "options": None if model.options is None else dict(model.options)},
+            custom=sorted(name for name, value in vars(custom).items() if value is not None),
+            observation=attack.observation,
+            labels=np.asarray(known.labels),
+            order=None if known.order is None else np.asarray(known.order),
+            snapshot_every=snapshot_every,
+            snapshot_bytes=snapshot_bytes,
+            state=tuple(np.asarray(leaf) for leaf in jax.tree.leaves(state)),
+            history=history,
+            has_diverged=has_diverged,
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file."""
+        observation = self.observation
+        tensors: Tensors = {"labels": self.labels, **pack_history(self.history)}
+        if self.order is not None:
+            tensors["order"] = self.order
+        for side in ("server_weights", "client_weights"):
+            for layer, arrays in getattr(observation, side).items():
+                tensors |= {f"{side}/{layer}/{name}": np.asarray(array) for name, array in arrays.items()}
+        tensors |= {f"state/{index}": leaf for index, leaf in enumerate(self.state)}
+        settings = {
+            "config": asdict(self.config),
+            "seed": self.seed,
+            "model": self.model,
+            "own": self.custom,
+            "observation": {name: getattr(observation, name) for name in OBSERVED},
+            "normalization": asdict(observation.normalization),
+            "snapshot_every": self.snapshot_every,
+            "snapshot_bytes": self.snapshot_bytes,
+            "has_diverged": self.has_diverged,
+        }
+        container.write(path, KIND, FORMAT_VERSION, settings, tensors)
+
+    def check_custom(self, custom: Custom) -> None:
+        """The caller must pass exactly the custom functions of the saved run, or it would go on as another one."""
+        for name, value in vars(custom).items():
+            if name in self.custom and value is None:
+                raise CheckpointError(f"it was saved with a custom {name}; pass it again: load(path, {name}=...).")
+            if name not in self.custom and value is not None:
+                raise CheckpointError(f"it was saved without a custom {name}; load it without {name}=.")
+
+    def build_model(self) -> Model:
+        """The built-in network that the file names, if the weights belong to it."""
+        container.check_keys(self.model, ("name", "options"))
+        name, options = self.model["name"], self.model["options"]
+        if options is None:
+            raise CheckpointError("it was saved with a custom network; pass it again: load(path, model=...).")
+        model = models.build(name, **options)
+        # Compared by shapes alone: the weights of a network that a hostile file names could fill the memory.
+        shapes = {layer.name: layer.kernel_shape for layer in model.chain or ()}
+        if {layer: arrays["kernel"].shape for layer, arrays in self.observation.server_weights.items()} != shapes:
+            raise CheckpointError(f"its weights are not those of the network {name} that it names.")
+        return model
+
+    def attack_state(self, attack: Attack) -> AttackState:
+        """The saved state, if it is one of this attack."""
+        images = self.state[0]
+        template = jax.eval_shape(lambda: engine.init(jnp.zeros(images.shape), attack.optimizer))
+        leaves, tree = jax.tree.flatten(template)
+        if [(leaf.shape, leaf.dtype) for leaf in leaves] != [(leaf.shape, leaf.dtype) for leaf in self.state]:
+            raise CheckpointError("it does not hold a state of this attack: another optimiser, or a damaged file.")
+        state: AttackState = jax.tree.unflatten(tree, self.state)
+        step, index = int(state.step), int(state.phase)
+        if step != len(self.history.loss):
+            raise CheckpointError(f"its state is at step {step}, but its history has {len(self.history.loss)} steps.")
+        phase = dict(enumerate(attack.phases)).get(index)
+        if phase is None or not phase.first_step <= step <= (step if phase.last_step is None else phase.last_step):
+            raise CheckpointError(f"its step {step} is not a step of its phase {index}.")
+        if images.shape[1] != phase.objective.simulation.num_variable_epochs:
+            raise CheckpointError(f"its images have shape {images.shape}, which is not that of its phase {index}.")
+        if not np.isfinite(np.vdot(images, images)):
+            raise CheckpointError("its images are not finite.")
+        return state
 
 
-def load(
-    path: str | os.PathLike[str], model: Model | None, own: dict[str, Any], device: jax.Device
-) -> session.AttackSession:
-    """Read a session; whatever is wrong with the file ends in a `CheckpointError`."""
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint; any file that is not a valid one raises a `CheckpointError`."""
     settings, tensors = container.read(path, KIND, FORMAT_VERSION)
     with container.fitting_together(path, KIND):
         container.check_keys(settings, _SETTINGS)
-        _check_own(settings, own)
-        observation = _observation(settings, tensors, device)
-        model = _model(observation, **settings["model"]) if model is None else check_kind("model", model, Model)
-        config = AttackConfig(**settings["config"])
-        _check_sizes(observation, config, tensors)
-        rebuilt = session.AttackSession(
-            model,
-            observation,
-            config,
-            batch_labels=tensors["labels"],
-            image_order=tensors.get("order"),
+        count = sum(name.startswith("state/") for name in tensors)
+        checkpoint = Checkpoint(
+            config=AttackConfig(**settings["config"]),
             seed=settings["seed"],
-            device=device,
+            model=settings["model"],
+            custom=settings["own"],
+            observation=_observation(settings, tensors),
+            labels=tensors["labels"],
+            order=tensors.get("order"),
             snapshot_every=settings["snapshot_every"],
             snapshot_bytes=settings["snapshot_bytes"],
-            **own,
+            state=tuple(tensors[f"state/{index}"] for index in range(count)),
+            history=unpack_history(tensors, Terms._fields, tensors["history"].shape[-1]),
+            has_diverged=check_flag("has_diverged", settings["has_diverged"]),
         )
-        _restore(rebuilt, settings, tensors)
-    return rebuilt
+        _check_sizes(checkpoint)
+    return checkpoint
 
 
-def _check_own(settings: dict[str, Any], own: dict[str, Any]) -> None:
-    """What was one's own must be given again, and nothing else, or the run would go on as another one."""
-    for name, value in own.items():
-        if name in settings["own"] and value is None:
-            raise CheckpointError(f"it was saved with your own {name}; pass it again: load(path, {name}=...).")
-        if name not in settings["own"] and value is not None:
-            raise CheckpointError(f"it was saved without a {name} of your own; load it without one.")
-
-
-def _observation(settings: dict[str, Any], tensors: Tensors, device: jax.Device) -> Observation:
-    observed = dict(settings["observation"])
-    observed["image_shape"] = tuple(observed["image_shape"])
-    return Observation(
-        _weights(tensors, "server_weights", device),
-        _weights(tensors, "client_weights", device),
-        normalization=Normalization(**{name: tuple(values) for name, values in settings["normalization"].items()}),
-        **observed,
-    )
-
-
-def _weights(tensors: Tensors, side: str, device: jax.Device) -> dict[str, dict[str, Any]]:
-    weights: dict[str, dict[str, Any]] = {}
+def _observation(settings: dict[str, Any], tensors: Tensors) -> Observation:
+    weights: dict[str, Any] = {"server_weights": {}, "client_weights": {}}
     for path, array in tensors.items():
-        head, _, rest = path.partition("/")
+        side, _, rest = path.partition("/")
         layer, _, name = rest.rpartition("/")
-        if head == side:
-            weights.setdefault(layer, {})[name] = jax.device_put(array, device)
-    return weights
+        if side in weights:
+            weights[side].setdefault(layer, {})[name] = array
+    observed = {**settings["observation"], "image_shape": tuple(settings["observation"]["image_shape"])}
+    normalization = Normalization(**{name: tuple(values) for name, values in settings["normalization"].items()})
+    return Observation(**weights, **observed, normalization=normalization)
 
 
-def _model(observation: Observation, name: str, options: dict[str, Any] | None) -> Model:
-    if options is None:
-        raise CheckpointError("it was saved with your own network; pass it again: load(path, model=...).")
-    model = models.build(name, **options)
-    # By the layers, because a network of any size is easily named, and making its weights would fill the memory.
-    shapes = {layer.name: layer.kernel_shape for layer in model.chain or ()}
-    weights = observation.server_weights
-    if {layer: arrays["kernel"].shape for layer, arrays in weights.items()} != shapes:
-        raise CheckpointError(f"its weights are not those of the network {name} that it names.")
-    return model
-
-
-def _check_sizes(observation: Observation, config: AttackConfig, tensors: Tensors) -> None:
-    """The sizes in the settings must be those of the tensors, before anything of that size is made."""
-    sizes = (observation.num_clients, config.epochs or observation.epochs, observation.num_images)
-    if tensors["labels"].shape != sizes:
-        raise CheckpointError(f"its labels are {tensors['labels'].shape}, but its settings say {sizes}.")
-    epochs = tensors["state/0"].shape[1]
-    if tensors["state/0"].shape != (sizes[0], epochs, sizes[2], *observation.image_shape) or epochs > sizes[1]:
-        raise CheckpointError(f"its images are {tensors['state/0'].shape}, which does not fit its settings.")
-
-
-def _restore(rebuilt: session.AttackSession, settings: dict[str, Any], tensors: Tensors) -> None:
-    attack = rebuilt._attack
-    template = jax.eval_shape(lambda: engine.init(jnp.zeros(tensors["state/0"].shape), attack.optimizer))
-    leaves, tree = jax.tree.flatten(template)
-    saved = [tensors.get(f"state/{i}") for i in range(len(leaves))]
-    for expected, array in zip(leaves, saved, strict=True):
-        if array is None or array.shape != expected.shape or array.dtype != expected.dtype:
-            raise CheckpointError("it does not hold the state of this attack: another optimiser, or damaged.")
-    state = jax.tree.unflatten(tree, saved)
-    _check_state(rebuilt, state)
-    history = unpack_history(tensors, Terms._fields, int(state.step))
-    infos = StepInfo(history.loss, Terms(**history.terms), history.gradient_norm, history.step_size)
-    rebuilt._resume(
-        jax.device_put(state, rebuilt.device),
-        infos,
-        history.steering,
-        has_diverged=check_flag("has_diverged", settings["has_diverged"]),
-    )
-
-
-def _check_state(rebuilt: session.AttackSession, state: AttackState) -> None:
-    step, index, phases = int(state.step), int(state.phase), rebuilt._attack.phases
-    if not 0 <= index < len(phases):
-        raise CheckpointError(f"its state is of phase {index}, of {len(phases)}.")
-    phase = phases[index]
-    if not phase.first_step <= step <= (step if phase.last_step is None else phase.last_step):
-        raise CheckpointError(f"its step {step} is not one of its phase {index}.")
-    if state.images.shape[1] != phase.objective.simulation.num_variable_epochs:
-        raise CheckpointError(f"its images are {state.images.shape}, which are not those of its phase {index}.")
-    if not np.isfinite(np.vdot(state.images, state.images)):
-        raise CheckpointError("its images are not finite.")
+def _check_sizes(checkpoint: Checkpoint) -> None:
+    """The settings must give the sizes of the tensors, before anything of these sizes is allocated."""
+    observation, images = checkpoint.observation, checkpoint.state[0].shape
+    sizes = (observation.num_clients, checkpoint.config.epochs or observation.epochs, observation.num_images)
+    if checkpoint.labels.shape != sizes:
+        raise CheckpointError(f"its labels have shape {checkpoint.labels.shape}, but its settings say {sizes}.")
+    if images != (sizes[0], images[1], sizes[2], *observation.image_shape) or images[1] > sizes[1]:
+        raise CheckpointError(f"its images have shape {images}, which does not fit its settings.")

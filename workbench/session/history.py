@@ -1,4 +1,4 @@
-"""What a session can say of itself, as plain data: how it stands, what was steered, what every step measured."""
+"""The history of a session as plain data: its outcome, its steering, and what every step measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 from workbench.errors import CheckpointError, check_number
 from workbench.files.container import Tensors
 
-__all__ = ["STEERABLE", "Outcome", "SessionHistory", "SteeringEvent", "check_array", "pack_history", "unpack_history"]
+__all__ = [
+    "OBSERVED",
+    "STEERABLE",
+    "Outcome",
+    "SessionHistory",
+    "SteeringEvent",
+    "check_array",
+    "pack_history",
+    "steering_field",
+    "unpack_history",
+]
 
 STEERABLE = (
     "update_weight",
@@ -24,15 +34,18 @@ STEERABLE = (
     "custom_weight",
     "step_size",
 )
-"""What can be changed between steps. Files name them by number: new ones are added at the end."""
+"""What can be changed between steps. Files store the index of a name, so new names go at the end."""
+
+OBSERVED = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
+"""The fields of an `Observation` that files store as settings."""
 
 
 class Outcome(Enum):
-    """How a session stands, with a sentence for people."""
+    """The outcome of a session so far, with a description for people."""
 
     NEW = "no step made yet"
     IN_PROGRESS = "in progress"
-    FINISHED = "all steps of the configuration made"
+    FINISHED = "finished"
     DIVERGED = "diverged: the loss stopped being finite, the last good state is kept"
 
 
@@ -47,15 +60,15 @@ class SteeringEvent:
 
 @dataclass(frozen=True, eq=False)
 class SessionHistory:
-    """What happened so far.
+    """What every step measured, and every change of the steering.
 
     Attributes:
         loss: [n] before every step made.
-        terms: every term's weighted part in it, [n] each.
+        terms: [n] each, the weighted terms that sum to the loss.
         gradient_norm: [n].
         step_size: [n].
         steering: every change, in order.
-        snapshot_steps: the steps whose images are kept, for looking and for going back without computing again.
+        snapshot_steps: the steps whose images are kept: they can be shown, and rewound to, without computing.
     """
 
     loss: NDArray[np.float32]
@@ -66,8 +79,17 @@ class SessionHistory:
     snapshot_steps: tuple[int, ...]
 
 
+def steering_field(name: str) -> str:
+    """The field of `Steering` that a steerable name changes.
+
+    >>> steering_field("tv_weight"), steering_field("step_size")
+    ('tv', 'step_size')
+    """
+    return name.removesuffix("_weight")
+
+
 def pack_history(history: SessionHistory) -> Tensors:
-    """Every step's numbers as one array, and the steering as three."""
+    """The numbers of every step as one array [terms + 3, n], and the steering as three arrays."""
     events = history.steering
     return {
         "history": np.stack([history.loss, *history.terms.values(), history.gradient_norm, history.step_size]),
@@ -80,7 +102,7 @@ def pack_history(history: SessionHistory) -> Tensors:
 def unpack_history(
     tensors: Tensors, terms: Sequence[str], num_steps: int, snapshot_steps: tuple[int, ...] = ()
 ) -> SessionHistory:
-    """The opposite of `pack_history`, believing nothing."""
+    """The inverse of `pack_history`; validates every field."""
     columns = check_array(tensors["history"], np.float32, (len(terms) + 3, num_steps))
     count = tensors["steering/step"].shape
     steps, names, values = (
@@ -88,7 +110,7 @@ def unpack_history(
         for name, dtype in (("step", np.int64), ("name", np.uint8), ("value", np.float64))
     )
     if steps != sorted(steps) or (steps and not 0 <= steps[0] <= steps[-1] <= num_steps):
-        raise CheckpointError("its steering does not lie within its steps.")
+        raise CheckpointError("its steering is not in order, or not within its steps.")
     events = tuple(
         SteeringEvent(step, STEERABLE[name], check_number(STEERABLE[name], value, minimum=0))
         for step, name, value in zip(steps, names, values, strict=True)
@@ -100,5 +122,5 @@ def unpack_history(
 def check_array(array: NDArray[Any], dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return the array if it has this type and shape."""
     if array.dtype != dtype or array.shape != shape:
-        raise CheckpointError(f"an array has {array.dtype} {array.shape} where {np.dtype(dtype)} {shape} is right.")
+        raise CheckpointError(f"an array is {array.dtype} {array.shape}; right is {np.dtype(dtype)} {shape}.")
     return array

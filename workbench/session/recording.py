@@ -1,6 +1,6 @@
-"""What a run leaves behind, as plain data: its history, and a compact recording that plays back without computing.
+"""Recordings: compact files of a run that play back without computing.
 
-Nothing here imports JAX: a recording can be looked at where there is none, and at once.
+Nothing here imports JAX, so a recording can be read where JAX is not installed.
 """
 
 from __future__ import annotations
@@ -8,43 +8,38 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.config import AttackConfig
 from workbench.data.dataset import ClientData, Normalization, eight_bits
-from workbench.errors import (
-    CheckpointError,
-    ConfigError,
-    check_choice,
-    check_count,
-    check_kind,
-    check_number,
-)
+from workbench.data.truth import Truth
+from workbench.errors import CheckpointError, ConfigError, check_choice, check_count, check_kind, check_number, shown
 from workbench.files import container
 from workbench.files.container import Tensors
-from workbench.session.history import Outcome, SessionHistory, check_array, pack_history, unpack_history
-
-if TYPE_CHECKING:
-    from workbench.metrics import Score
-    from workbench.session.session import AttackSession
+from workbench.metrics import Score, score
+from workbench.session.history import OBSERVED, Outcome, SessionHistory, check_array, pack_history, unpack_history
 
 __all__ = ["Frame", "RecordedLabels", "Recording", "replay"]
 
 FORMAT_VERSION = 1
 KIND = "recording"
 
-# A recording is compact; what claims to have more pixels than this is not one, and would only fill the memory.
-_MOST_PIXELS = 2**28
+# Recordings are far smaller than this. A file that claims more pixels is hostile and would fill the memory.
+_MAX_PIXELS = 2**28
+# Terms that older versions named differently.
+_RENAMED_TERMS = {"own": "custom"}
 _SETTINGS = (
     *("config", "client", "num_steps", "total_steps", "outcome", "seconds_per_step", "device_name"),
     *("view", "terms", "steps", "threshold", "truth"),
 )
-_CLIENT = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
+
+
+_SCORED = {"psnr": np.float64, "ssim": np.float64, "order": np.int64}
 
 
 class RecordedLabels(NamedTuple):
@@ -59,13 +54,12 @@ class Frame:
     """A recorded moment: a reconstruction in 8 bits.
 
     Attributes:
-        step: how many steps had been made.
+        step: number of steps made before it.
         pixels: [N, H, W, C] uint8, combined.
         epoch_pixels: [V, N, H, W, C] uint8; None where only the combined images were recorded.
         permutations: [V, N]: ``epochs[e][permutations[e]]`` is in the order of ``images``.
         labels: [N] the class assumed for every image.
-        quality: {"psnr", "ssim", "order"}: [N] each, as in `Score`; empty where the truth was not given.
-        threshold: of the score.
+        score: against the truth, before the images were reduced to 8 bits; None where the truth was not given.
     """
 
     step: int
@@ -73,8 +67,7 @@ class Frame:
     epoch_pixels: NDArray[np.uint8] | None
     permutations: NDArray[np.int64]
     labels: NDArray[np.int64]
-    quality: dict[str, NDArray[Any]]
-    threshold: float
+    score: Score | None
 
     @property
     def images(self) -> NDArray[np.float32]:
@@ -86,32 +79,25 @@ class Frame:
         """[V, N, H, W, C] in [0, 1]."""
         return None if self.epoch_pixels is None else _unit(self.epoch_pixels)
 
-    @property
-    def score(self) -> Score | None:
-        """As it was against the truth, before the images were reduced to 8 bits."""
-        from workbench.metrics import Score
-
-        return Score(**self.quality, threshold=self.threshold) if self.quality else None
-
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A run to look at: what a session shows, without the session.
+    """Everything that a session can show, without the session.
 
     Attributes:
-        config: how it was attacked.
+        config: how the attack was configured.
         client: what the server knew: N, E, m, learning rate, image shape, classes, clients.
-        num_steps: made.
-        total_steps: of the configuration.
-        outcome: how it stood.
-        seconds_per_step: as measured, None where it was not.
+        num_steps: number of steps made.
+        total_steps: number of steps configured.
+        outcome: of the session when it was recorded.
+        seconds_per_step: as measured; None where it was not.
         device_name: where it ran.
         history: losses, steering and the recorded steps.
         frames: the recorded moments, in order.
-        label_counts: [A, K] that the attack used.
+        label_counts: [A, K] the counts that the attack used.
         labels: the counts by every label formula.
         view: what the server received, assumed and never saw.
-        truth: the clients' data in 8 bits, where it was given.
+        truth: the clients' data in 8 bits; empty where it was not given.
     """
 
     config: AttackConfig
@@ -149,59 +135,56 @@ class Recording:
         for frame in self.frames:
             if frame.step == step:
                 return frame
-        raise ConfigError(f"step = {step!r} was not recorded; recorded are {list(self.history.snapshot_steps)}.")
+        raise ConfigError(f"step = {shown(step)} was not recorded; recorded are {list(self.history.snapshot_steps)}.")
 
     @staticmethod
     def of(
-        session: AttackSession,
-        truth: ClientData | Sequence[ClientData] | None = None,
+        session: Any,
+        truth: ClientData | Iterable[ClientData] | None = None,
         *,
         snapshots: int = 40,
         epoch_snapshots: int = 12,
     ) -> Recording:
-        """What a session has kept, reduced to what is worth looking at.
+        """Record the snapshots that a session has kept.
 
         Args:
-            session: in any state.
-            truth: the client, or all clients of an aggregate: its images and the scores are recorded too.
-            snapshots: at most so many moments with combined images, the first and the last among them.
-            epoch_snapshots: at most so many of these with the images of every epoch.
+            session: an `AttackSession` in any state.
+            truth: the client, or all clients of an aggregate: their images and the scores are recorded too.
+            snapshots: maximum number of moments with combined images; the first and the last are always included.
+            epoch_snapshots: maximum number of these that also have the images of every epoch.
         """
         snapshots = check_count("snapshots", snapshots, minimum=2)
         epoch_snapshots = check_count("epoch_snapshots", epoch_snapshots, minimum=0)
-        session = session.fork()  # which stands still while this one may be driven on
-        clients = () if truth is None else (truth,) if isinstance(truth, ClientData) else tuple(truth)
+        known = Truth.of(truth)
+        session = session.fork()  # a copy that does not change while the original goes on
         history = session.history
         kept = sorted({*history.snapshot_steps, len(history.loss)})
         moments = {step: session.reconstruction_at(step) for step in _spread(kept, snapshots)}
         several = [step for step, found in moments.items() if len(found.epochs) > 1]
         with_epochs = _spread(several, epoch_snapshots)
-        frames = tuple(_frame(step, found, clients, step in with_epochs) for step, found in moments.items())
         observation = session.observation
         return Recording(
             config=session.config,
-            client={name: getattr(observation, name) for name in _CLIENT},
+            client={name: getattr(observation, name) for name in OBSERVED},
             num_steps=len(history.loss),
             total_steps=session.total_steps,
             outcome=session.outcome,
             seconds_per_step=session.seconds_per_step,
             device_name=session.device_name,
             history=replace(history, snapshot_steps=tuple(moments)),
-            frames=frames,
+            frames=tuple(_frame(step, found, known, step in with_epochs) for step, found in moments.items()),
             label_counts=session.label_counts,
             labels={method: RecordedLabels(*found) for method, found in session.formula_labels.items()},
             view=_without_arrays(session.attacker_view()),
-            truth=tuple(_in_8_bits(client) for client in clients),
+            truth=tuple(replace(client, images=_unit(eight_bits(client.images))) for client in known),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; images are compressed."""
-        pixels = [frame.pixels for frame in self.frames] + [frame.epoch_pixels for frame in self.frames]
+        pixels = (array for frame in self.frames for array in (frame.pixels, frame.epoch_pixels))
         size = sum(array.size for array in pixels if array is not None)
-        if size > _MOST_PIXELS:
-            raise ConfigError(
-                f"the recording would hold {size} pixels, of at most {_MOST_PIXELS}: ask for fewer moments."
-            )
+        if size > _MAX_PIXELS:
+            raise ConfigError(f"the recording would hold {size} pixels; use fewer snapshots for at most {_MAX_PIXELS}.")
         tensors: Tensors = {"label_counts": self.label_counts, **pack_history(self.history)}
         for method, counts in self.labels.items():
             tensors |= {f"labels/{method}/{name}": array for name, array in counts._asdict().items()}
@@ -223,7 +206,7 @@ class Recording:
             "view": self.view,
             "terms": list(self.history.terms),
             "steps": list(self.history.snapshot_steps),
-            "threshold": self.frames[0].threshold,
+            "threshold": 0.0 if (scored := self.frames[0].score) is None else scored.threshold,
             "truth": [
                 {
                     "class_names": client.class_names,
@@ -238,51 +221,46 @@ class Recording:
 
 
 def replay(path: str | os.PathLike[str]) -> Recording:
-    """Read a recording; whatever is wrong with the file ends in a `CheckpointError`."""
+    """Read a recording; any file that is not a valid one raises a `CheckpointError`."""
     settings, tensors = container.read(path, KIND, FORMAT_VERSION)
     with container.fitting_together(path, KIND):
         return _rebuild(settings, tensors)
 
 
-def _spread(steps: Sequence[int], most: int) -> list[int]:
-    """At most so many of the steps, evenly, the first and the last among them; of one, the last."""
-    if len(steps) <= most:
+def _spread(steps: Sequence[int], maximum: int) -> list[int]:
+    """At most ``maximum`` of the steps, evenly spread from the first to the last; a single one is the last.
+
+    >>> _spread(range(0, 101, 10), 3), _spread(range(0, 101, 10), 1)
+    ([0, 50, 100], [100])
+    """
+    if len(steps) <= maximum:
         return list(steps)
-    if most < 2:
-        return list(steps)[len(steps) - most :]
-    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+    if maximum < 2:
+        return list(steps)[len(steps) - maximum :]
+    return [steps[round(i * (len(steps) - 1) / (maximum - 1))] for i in range(maximum)]
 
 
 def _unit(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """8-bit pixels to [0, 1]."""
     return pixels.astype(np.float32) / np.float32(255)
 
 
-def _in_8_bits(client: ClientData) -> ClientData:
-    return replace(client, images=_unit(eight_bits(client.images)))
-
-
 def _without_arrays(view: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The part of an attacker's view that JSON can hold; the label counts are stored as a tensor."""
     return {
         part: {name: value for name, value in facts.items() if not isinstance(value, np.ndarray)}
         for part, facts in view.items()
     }
 
 
-def _frame(step: int, found: Any, truth: tuple[ClientData, ...], has_epochs: bool) -> Frame:
-    from workbench.metrics import score
-
-    quality, threshold = {}, 0.0
-    if truth:
-        result = score(found, truth)
-        quality, threshold = {"psnr": result.psnr, "ssim": result.ssim, "order": result.order}, result.threshold
+def _frame(step: int, found: Any, truth: Truth, has_epochs: bool) -> Frame:
     return Frame(
         step=step,
         pixels=eight_bits(found.images),
         epoch_pixels=eight_bits(found.epochs) if has_epochs else None,
         permutations=found.permutations,
         labels=found.labels,
-        quality=quality,
-        threshold=threshold,
+        score=score(found, truth) if truth else None,
     )
 
 
@@ -293,7 +271,7 @@ def _pack(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _unpack(packed: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if packed.dtype != np.uint8:
         raise CheckpointError("its images are not bytes.")
-    # One byte more than right shows that there is more, without making all of it.
+    # One byte more than expected is enough to see that a file is too long, without unpacking all of it.
     content = zlib.decompressobj().decompress(packed.tobytes(), math.prod(shape) + 1)
     return np.frombuffer(content, np.uint8).reshape(shape)
 
@@ -303,36 +281,33 @@ def _pack_frame(frame: Frame) -> Tensors:
         "images": _pack(frame.pixels),
         "permutations": frame.permutations.astype(np.int32),
         "labels": frame.labels.astype(np.int32),
-        **frame.quality,
     }
     if frame.epoch_pixels is not None:
         tensors["epochs"] = _pack(frame.epoch_pixels)
+    if frame.score is not None:
+        tensors |= {name: getattr(frame.score, name) for name in _SCORED}
     return tensors
 
 
 def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
     container.check_keys(settings, _SETTINGS)
     client = dict(settings["client"])
-    container.check_keys(client, _CLIENT)
+    container.check_keys(client, OBSERVED)
     client["image_shape"] = tuple(check_count("image_shape", side) for side in client["image_shape"])
-    for name in _CLIENT:
-        if name == "learning_rate":
-            check_number(name, client[name], above=0)
-        elif name != "image_shape":
-            check_count(name, client[name])
+    check_number("learning_rate", client["learning_rate"], above=0)
+    for name in set(OBSERVED) - {"image_shape", "learning_rate"}:
+        check_count(name, client[name])
     num_steps = check_count("num_steps", settings["num_steps"], minimum=0)
     steps = tuple(check_count("step", step, minimum=0, maximum=num_steps) for step in settings["steps"])
     if list(steps) != sorted(set(steps)) or steps[-1:] != (num_steps,):
         raise CheckpointError("its recorded steps are not in order, or the last one is missing.")
-    # Recordings of version 0.1.0 call the custom term "own".
-    terms = ["custom" if term == "own" else check_kind("term", term, str) for term in settings["terms"]]
+    terms = [_RENAMED_TERMS.get(check_kind("term", term, str), term) for term in settings["terms"]]
     seconds = settings["seconds_per_step"]
     threshold = check_number("threshold", settings["threshold"])
-    counts = check_array(tensors["label_counts"], np.int64, (client["num_clients"], client["num_classes"]))
     shape = (client["num_clients"] * client["num_images"], *client["image_shape"])
     sets = sum(1 + len(tensors[f"{i}/permutations"]) * (f"{i}/epochs" in tensors) for i in range(len(steps)))
-    if math.prod(shape) * sets > _MOST_PIXELS:
-        raise CheckpointError(f"it claims {sets} times {shape} pixels, too many for a recording.")
+    if math.prod(shape) * sets > _MAX_PIXELS:
+        raise CheckpointError(f"it claims {sets} sets of {shape} pixels, too many for a recording.")
     return Recording(
         config=AttackConfig(**settings["config"]),
         client=client,
@@ -343,7 +318,7 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
         device_name=check_kind("device_name", settings["device_name"], str),
         history=unpack_history(tensors, terms, num_steps, steps),
         frames=tuple(_rebuild_frame(tensors, i, step, shape, threshold) for i, step in enumerate(steps)),
-        label_counts=counts,
+        label_counts=check_array(tensors["label_counts"], np.int64, (client["num_clients"], client["num_classes"])),
         labels=_rebuild_labels(tensors, client["num_classes"]),
         view=_rebuild_view(settings["view"]),
         truth=tuple(_rebuild_truth(tensors, i, client, facts) for i, facts in enumerate(settings["truth"])),
@@ -351,27 +326,21 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
 
 
 def _rebuild_frame(tensors: Tensors, index: int, step: int, shape: tuple[int, ...], threshold: float) -> Frame:
-    own = {name: tensors[f"{index}/{name}"] for name in ("images", "permutations", "labels")}
-    variables = len(own["permutations"])
-    permutations = check_array(own["permutations"], np.int32, (variables, shape[0])).astype(np.int64)
+    parts = {name.removeprefix(f"{index}/"): array for name, array in tensors.items() if name.startswith(f"{index}/")}
+    variables = len(parts["permutations"])
+    permutations = check_array(parts["permutations"], np.int32, (variables, shape[0])).astype(np.int64)
     if not variables or not (np.sort(permutations, axis=1) == np.arange(shape[0])).all():
         raise CheckpointError("a matching is empty or uses an image twice.")
-    epochs = tensors.get(f"{index}/epochs")
-    quality = {
-        name: check_array(tensors[f"{index}/{name}"], dtype, shape[:1])
-        for name, dtype in (("psnr", np.float64), ("ssim", np.float64), ("order", np.int64))
-        if f"{index}/{name}" in tensors
-    }
-    if len(quality) not in (0, 3):
+    scored = {name: check_array(parts[name], _SCORED[name], shape[:1]) for name in _SCORED if name in parts}
+    if len(scored) not in (0, len(_SCORED)):
         raise CheckpointError("a score is incomplete.")
     return Frame(
         step=step,
-        pixels=_unpack(own["images"], shape),
-        epoch_pixels=None if epochs is None else _unpack(epochs, (variables, *shape)),
+        pixels=_unpack(parts["images"], shape),
+        epoch_pixels=_unpack(parts["epochs"], (variables, *shape)) if "epochs" in parts else None,
         permutations=permutations,
-        labels=check_array(own["labels"], np.int32, shape[:1]).astype(np.int64),
-        quality=quality,
-        threshold=threshold,
+        labels=check_array(parts["labels"], np.int32, shape[:1]).astype(np.int64),
+        score=Score(**scored, threshold=threshold) if scored else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""One worker thread that drives a session, so that a notebook stays alive while the attack runs."""
+"""A worker thread that drives a session, so that a notebook stays responsive while the attack runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from collections.abc import Callable
 from enum import Enum
 
 from workbench.errors import ConfigError, check_count, check_kind
-from workbench.session.session import AttackSession, Outcome, Snapshot
+from workbench.session.history import Outcome
+from workbench.session.moment import Snapshot
+from workbench.session.session import AttackSession
 
 __all__ = ["RunnerState", "SessionRunner"]
 
 _driven: weakref.WeakValueDictionary[int, SessionRunner] = weakref.WeakValueDictionary()
 _driven_lock = threading.Lock()
-_PATIENCE_SECONDS = 2.0
+_EXIT_SECONDS = 2.0
 
 
 class RunnerState(Enum):
-    """What the worker is doing."""
+    """The state of a runner's worker."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -33,9 +35,15 @@ class RunnerState(Enum):
 class SessionRunner:
     """Drives a session step by step in a worker thread.
 
-    Every method sets a flag and returns at once, from any thread; pause and stop take effect after the current step.
-    Listeners get a `Snapshot` after every step, on the worker thread; one that raises is noted and does not stop the
-    run.
+    Control methods set a flag and return at once, from any thread; pause and stop take effect after the current step.
+    Listeners get a `Snapshot` after every step, on the worker thread. An exception in a listener is kept in
+    `listener_error` and does not stop the run.
+
+    Attributes:
+        session: the session that it drives.
+        state: what the worker is doing.
+        error: the exception that ended the run, if one did.
+        listener_error: the last exception that a listener raised.
 
     Example:
         >>> import workbench as wb
@@ -57,51 +65,45 @@ class SessionRunner:
         self.listener_error: BaseException | None = None
         self._listeners: list[Callable[[Snapshot], None]] = []
         self._changed = threading.Condition()
-        self._state = RunnerState.IDLE
+        self.state = RunnerState.IDLE
         self._is_pausing = self._is_stopping = self._is_computing = False
-        self._goal = 0
-        # Asked in place of the thread: up to Python 3.12 one counts as dead once Ctrl-C has cut short a join of it.
+        # Used instead of Thread.join: up to Python 3.12 a thread counts as dead after Ctrl-C interrupts a join.
         self._has_ended = threading.Event()
         self._has_ended.set()
 
     @property
-    def state(self) -> RunnerState:
-        return self._state
-
-    @property
     def is_active(self) -> bool:
-        """Whether a worker holds the session: running, or paused and ready to go on."""
-        return self._state in (RunnerState.RUNNING, RunnerState.PAUSED)
+        """Whether the worker holds the session: running, or paused."""
+        return self.state in (RunnerState.RUNNING, RunnerState.PAUSED)
 
     def add_listener(self, listener: Callable[[Snapshot], None]) -> None:
-        """Call it with a `Snapshot` after every step."""
+        """Call ``listener`` with a `Snapshot` after every step and at the end."""
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[Snapshot], None]) -> None:
-        """Do not call it any more; nothing happens where it was not added."""
+        """Stop calling ``listener``; does nothing if it was not added."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def start(self, steps: int | None = None) -> None:
-        """Begin, or go on where the last run ended.
+        """Start, or continue where the last run ended.
 
         Args:
-            steps: how many; None goes to the configuration's last.
+            steps: how many; None goes to the last configured one.
         """
         session = self.session
         goal = session.total_steps if steps is None else session.num_steps + check_count("steps", steps)
         with self._changed:
             if self.is_active:
-                raise ConfigError("this runner is running already; stop it first, or resume it where it is paused.")
+                raise ConfigError("this runner is running already; stop it first, or resume it if it is paused.")
             self._claim()
-            self._goal = goal
             self._is_pausing = self._is_stopping = False
             self.error = self.listener_error = None
-            self._state = RunnerState.RUNNING
-            # A daemon with an exit hook: a plain thread would hang the interpreter's exit, a bare daemon would abort
-            # it.
+            self.state = RunnerState.RUNNING
+            # A daemon thread with an exit hook: a plain thread would hang the interpreter's exit, and a daemon
+            # thread without the hook would abort it.
             self._has_ended = threading.Event()
-            threading.Thread(target=self._work, args=(self._has_ended,), name="attack", daemon=True).start()
+            threading.Thread(target=self._work, args=(goal, self._has_ended), name="attack", daemon=True).start()
 
     def _claim(self) -> None:
         with _driven_lock:
@@ -111,24 +113,24 @@ class SessionRunner:
             _driven[id(self.session)] = self
 
     def pause(self) -> None:
-        """Hold after the current step."""
+        """Pause after the current step."""
         with self._changed:
             self._is_pausing = True
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         with self._changed:
             self._is_pausing = False
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End after the current step; `start` goes on from there."""
+        """Stop after the current step; `start` continues from there."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the worker has ended; raise what made it fail. False where the time was not enough."""
+        """Wait until the worker has ended, and raise its exception if it failed. False after the timeout."""
         if not self._has_ended.wait(timeout):
             return False
         if self.error is not None:
@@ -136,51 +138,49 @@ class SessionRunner:
         return True
 
     def wait_until_paused(self, timeout: float | None = None) -> bool:
-        """Wait until a pause has taken effect (or the run has ended)."""
+        """Wait until a pause has taken effect or the run has ended. False after the timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._state is not RunnerState.RUNNING, timeout)
+            return self._changed.wait_for(lambda: self.state is not RunnerState.RUNNING, timeout)
 
-    def _work(self, has_ended: threading.Event) -> None:
+    def _work(self, goal: int, has_ended: threading.Event) -> None:
         ended = RunnerState.FINISHED
         try:
-            while self.session.num_steps < self._goal and self.session.outcome is not Outcome.DIVERGED:
+            while self.session.num_steps < goal and self.session.outcome is not Outcome.DIVERGED:
                 if not self._may_go_on():
                     ended = RunnerState.STOPPED
                     break
                 self._is_computing = True
                 self.session.step()
                 self._is_computing = False
-                self._tell()
-        except BaseException as error:  # raised again in wait(), on the thread that asks
+                self._notify()
+        except BaseException as error:  # raised again by wait(), on its caller's thread
             self.error, ended = error, RunnerState.FAILED
         finally:
             with self._changed:
                 self._is_computing = False
-                self._state = ended
+                self.state = ended
                 self._changed.notify_all()
         try:
-            self._tell()
+            self._notify()
         finally:
-            # Its own event: a listener may have started the next run already.
+            # The event of this run: a listener may have started the next run, with another event.
             has_ended.set()
 
     def _may_go_on(self) -> bool:
         with self._changed:
             if self._is_pausing and not self._is_stopping:
-                self._state = RunnerState.PAUSED
+                self.state = RunnerState.PAUSED
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: not self._is_pausing or self._is_stopping)
-                self._state = RunnerState.RUNNING
+                self.state = RunnerState.RUNNING
             return not self._is_stopping
 
-    def _tell(self) -> None:
-        if not self._listeners:
-            return
+    def _notify(self) -> None:
         snapshot = self.session.snapshot()
         for listener in tuple(self._listeners):
             try:
                 listener(snapshot)
-            except BaseException as error:  # a view must never stop the attack
+            except BaseException as error:  # an error in a view must not stop the attack
                 self.listener_error = error
 
 
@@ -190,8 +190,8 @@ def _stop_all() -> None:
         runners = list(_driven.values())
     for runner in runners:
         runner.stop()
-    # A step cannot be cut short without aborting the process; a listener that hangs can be left behind.
-    patience = time.monotonic() + _PATIENCE_SECONDS
+    # Exiting during a step would abort the process, so wait for it; a listener that hangs is abandoned.
+    deadline = time.monotonic() + _EXIT_SECONDS
     for runner in runners:
-        while not runner._has_ended.is_set() and (runner._is_computing or time.monotonic() < patience):
+        while not runner._has_ended.is_set() and (runner._is_computing or time.monotonic() < deadline):
             runner._has_ended.wait(0.05)

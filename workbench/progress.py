@@ -1,0 +1,33 @@
+"""Long runs in the foreground: a progress bar, and Ctrl-C that stops them in good order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["interruptible", "progress_bar"]
+
+
+def progress_bar(**options: Any) -> Any:
+    """A tqdm bar that suits the terminal or the notebook; the options are those of `tqdm.tqdm`."""
+    # In a Jupyter kernel tqdm.auto imports ipywidgets, which importing the workbench must not.
+    from tqdm.auto import tqdm
+
+    return tqdm(**options)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Within it Ctrl-C sets the event instead of raising; only in the main thread, where Python handles signals."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
