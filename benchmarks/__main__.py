@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 SETTINGS = {
@@ -97,30 +98,37 @@ def memory() -> None:
 
 def many() -> None:
     from benchmarks.work import make_work
+    from workbench.study.run.processes import available_cores
 
+    num_processes = min(4, len(available_cores()))
     print("Four clients, client-steps a second; medians of three rounds, and the ratio of every round")
     for label in ("FEMNIST 10x5x50", "FEMNIST 10x1x50"):
         work = make_work(*SETTINGS[label])
-        rounds = [(_throughput(work, "one by one"), _throughput(work, "processes")) for _ in range(3)]
+        rounds = [(_throughput(work, 1), _throughput(work, num_processes)) for _ in range(3)]
         alone, together = (statistics.median(found) for found in zip(*rounds, strict=True))
         ratios = ", ".join(f"{after / before:.2f}" for before, after in rounds)
         found = f"one by one {alone:.2f}, processes {together:.2f}; {together / alone:.2f} x ({ratios})"
         print(f"  {label}: {found}", flush=True)
 
 
-def _throughput(work: Any, way: str) -> float:
-    """Without set-up and compilation, which the difference of two runs leaves out."""
+def _throughput(work: Any, num_processes: int) -> float:
+    """Client-steps a second; the difference of two runs leaves out set-up and compilation."""
     import jax
 
-    import workbench as wb
-    from workbench.study.run.processes import attack_many
+    from benchmarks.work import run_attack
+    from workbench.study.run.processes import process_pool
 
     model, observation = work.attack.phases[-1].objective.simulation.model, work.attack.observation
     seconds, lengths = [], (2, 22)
     for length in lengths:
         jax.clear_caches()
         started = time.perf_counter()
-        attack_many(model, [observation] * 4, wb.AttackConfig(steps=length), way=way, progress=False)
+        job = partial(run_attack, model, length)
+        if num_processes == 1:
+            list(map(job, [observation] * 4))
+        else:
+            with process_pool(num_processes) as pool:
+                list(pool.map(job, [observation] * 4))
         seconds.append(time.perf_counter() - started)
     return 4 * (lengths[1] - lengths[0]) / (seconds[1] - seconds[0])
 

@@ -1,4 +1,4 @@
-"""The numbers that the paper reports, to stand beside measured ones.
+"""The numbers that the paper reports, for comparison with measured ones.
 
 From D. I. Dimitrov, M. Balunović, N. Konstantinov, M. Vechev, "Data Leakage in Federated Averaging", Transactions on
 Machine Learning Research, 2022: Tables 1 to 4 and 6 to 11 (Table 5 lists networks). Means over 100 clients. Settings of
@@ -11,7 +11,7 @@ from workbench.config import METHODS
 
 __all__ = ["Published", "published"]
 
-# Measure to number, e.g. {"recovered": 65.5, "psnr": 21.5}.
+# From measure to number, e.g. {"recovered": 65.5, "psnr": 21.5}.
 Published = dict[str, float]
 
 _Pairs = tuple[tuple[float, float], ...]
@@ -155,7 +155,7 @@ _HOURS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def published(table: int, dataset: str, setting: str, method: str) -> Published:
-    """What the paper reports in one place of a table; nothing where it reports nothing.
+    """What the paper reports in one line of a table; empty where it reports nothing.
 
     >>> published(1, "femnist", "10x5x50", "ours_prior")
     {'recovered': 65.5, 'psnr': 21.5}
