@@ -44,7 +44,8 @@ def table(number: int, dataset: str = "glyphs", **options: Any) -> Results:
 
 def sweep(path: str | os.PathLike[str], **run: Any) -> Results:
     """Measure a custom grid from a TOML file; `plan_sweep` describes the file, `RunOptions` the keyword arguments."""
-    return _complete(*run_plan(plan_sweep(path), **run))
+    (chosen,) = split_options(run, RunOptions)
+    return _complete(*run_plan(plan_sweep(path), **chosen))
 
 
 def _complete(results: Results, report: Report) -> Results:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from workbench.config import METHODS
 
-__all__ = ["Published", "published"]
+__all__ = ["PAPER_METHODS", "Published", "published"]
 
 # From measure to number, e.g. {"recovered": 65.5, "psnr": 21.5}.
 Published = dict[str, float]
 
 _Pairs = tuple[tuple[float, float], ...]
 
-_METHODS = METHODS[:5]
+PAPER_METHODS = METHODS[:5]
 _LABEL_METHODS = ("interpolated", "geng_server", "geng_client")
 
-# Percent recovered and PSNR in dB of every method, in the order of _METHODS.
+# Percent recovered and PSNR in dB of every method, in the order of PAPER_METHODS.
 _IMAGES: dict[tuple[int, str], dict[str, _Pairs]] = {
     (1, "femnist"): {
         "1x5x50": ((42.3, 19.7), (42.3, 19.7), (42.3, 19.7), (37.7, 19.5), (37.7, 19.5)),
@@ -135,7 +135,7 @@ _ACCURACIES: dict[str, float] = {
     "pruning 0.5": 66.62,
 }
 
-# Table 11: hours for 100 clients on an NVIDIA RTX 2080 Ti, in the order of _METHODS.
+# Table 11: hours for 100 clients on an NVIDIA RTX 2080 Ti, in the order of PAPER_METHODS.
 _HOURS: dict[str, dict[str, tuple[float, ...]]] = {
     "femnist": {
         "1x5x50": (0.5, 0.5, 0.5, 0.25, 0.25),
@@ -170,11 +170,11 @@ def published(table: int, dataset: str, setting: str, method: str) -> Published:
         pair = _PRIORS.get(dataset, {}).get(setting)
         return _pair(pair and (pair,), ("ours_prior",), method, ("recovered", "psnr"))
     if table == 11:
-        hours = dict(zip(_METHODS, _HOURS.get(dataset, {}).get(setting, ()), strict=False))
+        hours = dict(zip(PAPER_METHODS, _HOURS.get(dataset, {}).get(setting, ()), strict=False))
         return {"seconds": hours[method] * 3600 / 100} if method in hours else {}
     if table == 6 and method == "accuracy":
         return {"accuracy": _ACCURACIES[setting]} if dataset == "femnist" and setting in _ACCURACIES else {}
-    return _pair(_IMAGES.get((table, dataset), {}).get(setting), _METHODS, method, ("recovered", "psnr"))
+    return _pair(_IMAGES.get((table, dataset), {}).get(setting), PAPER_METHODS, method, ("recovered", "psnr"))
 
 
 def _pair(pairs: _Pairs | None, methods: tuple[str, ...], method: str, measures: tuple[str, str]) -> Published:

@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def units(self) -> list[Unit]:
-        """The units to measure, each once; client by client, so that methods can be compared early."""
+        """The units to measure, each once; client by client, to compare methods early."""
         wanted = [entry.units for entry in self.entries if entry.is_wanted]
         longest = max(map(len, wanted), default=0)
         turns = [units[turn] for turn in range(longest) for units in wanted if turn < len(units)]

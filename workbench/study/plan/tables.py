@@ -1,4 +1,4 @@
-"""What each table of the paper measures: its settings and methods as units, with the paper's numbers beside them."""
+"""What each table of the paper measures: its settings and methods as units, each with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.config import METHODS, SUMMARIES, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import SUMMARIES, AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import ConfigError, check_choice, check_count, shown
 from workbench.files.weights import load_weights
 from workbench.study.options import ALL_METHODS, AnyPath, TableOptions, make_options
 from workbench.study.plan.cohort import Cohort
-from workbench.study.plan.paper import published
+from workbench.study.plan.paper import PAPER_METHODS, published
 from workbench.study.plan.plan import Entry, Plan
 from workbench.study.plan.units import digest_of_weights
 
@@ -35,9 +35,9 @@ NUMBERS = tuple(TITLES)
 # The formulas share one pass through the network; `refined` needs a separate attack.
 FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
 ALL_LABEL_METHODS = (*FORMULAS, "refined")
-# What a preset measures of the methods that a table has.
+# The methods that a preset measures, of those that a table can show.
 _USUAL_METHODS = {
-    "paper": (*METHODS[:5], *FORMULAS),
+    "paper": (*PAPER_METHODS, *FORMULAS),
     "best": ("best", *ALL_LABEL_METHODS),
     "demo": (*ALL_METHODS, *FORMULAS),
 }
@@ -154,10 +154,9 @@ def _attack_task(method: str, setting: _Setting, cohort: Cohort, options: TableO
 
 def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Setting]:
     """The settings of a table, in the paper's order."""
-    images, usual = (16, (4, 4)) if is_demo else (50, (10, 5))
-    epochs, batch_size = usual
+    images, epochs, batch_size = (16, 4, 4) if is_demo else (50, 10, 5)
 
-    def line(name: str, epochs: int = epochs, batch_size: int = batch_size, **more: Any) -> _Setting:
+    def setting(name: str, epochs: int = epochs, batch_size: int = batch_size, **more: Any) -> _Setting:
         client = {key: more.pop(key) for key in ("same_batches", "defence") if key in more}
         return _Setting(name, images, ClientConfig(epochs, batch_size, **client), **more)
 
@@ -165,21 +164,21 @@ def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Sett
         shapes = [(1, 4), (4, 4), (4, 8)] if is_demo else [(1, 5), (5, 5), (10, 10), (10, 5), (10, 1)]
         # The paper's experiments for Table 3 assigned labels in the order of their classes.
         more: dict[str, Any] = {"labels": "recovered", "changes": (("label_order", "sorted"),)} if number == 3 else {}
-        return [line(f"{e}x{m}x{images}", e, m, **more) for e, m in shapes]
+        return [setting(f"{e}x{m}x{images}", e, m, **more) for e, m in shapes]
     if number == 4:
         pairs = [(prior, distance) for distance in ("l1", "l2") for prior in ("mean", "conv+mean", "max", "conv+max")]
         assert {prior for prior, _ in pairs} == set(SUMMARIES)
-        return [line(f"{g}, {d}", changes=(("prior", g), ("prior_distance", d))) for g, d in pairs]
+        return [setting(f"{g}, {d}", changes=(("prior", g), ("prior_distance", d))) for g, d in pairs]
     if number == 6:
         return [
-            line(name, defence=replace(defence, independent=not repeated_draws or name == "none"))
+            setting(name, defence=replace(defence, independent=not repeated_draws or name == "none"))
             for name, defence in _DEFENCES.items()
         ]
     if number == 7:
-        return [line("round 1"), line("round 6", after_round=5), line("round 11", after_round=10)]
+        return [setting("round 1"), setting("round 6", after_round=5), setting("round 11", after_round=10)]
     if number == 8:
         return [
-            line(f"{known}, {batches}", labels=labels, same_batches=batches == "same")
+            setting(f"{known}, {batches}", labels=labels, same_batches=batches == "same")
             for known, labels in (("per batch", "known_per_batch"), ("per client", "known"))
             for batches in ("random", "same")
         ]
@@ -188,7 +187,7 @@ def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Sett
             ((2, 4), [(2, 4), (4, 8), (8, 16)]) if is_demo else ((5, 5), [(5, 5), (10, 10), (25, 25), (50, 50)])
         )
         return [
-            line(
+            setting(
                 f"{true[0]}x{true[1]} as {e}x{m}",
                 *true,
                 changes=() if (e, m) == true else (("epochs", e), ("batch_size", m)),
@@ -196,7 +195,7 @@ def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Sett
             for e, m in believed
         ]
     counts = (1, 2) if is_demo else (1, 2, 4)
-    return [line(f"{count} client{'s' * (count > 1)}", num_clients=count) for count in counts]
+    return [setting(f"{count} client{'s' * (count > 1)}", num_clients=count) for count in counts]
 
 
 def _methods(number: int, options: TableOptions) -> tuple[tuple[str, ...], Sequence[str]]:

@@ -14,9 +14,10 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import DataError, check_number, shown
@@ -99,8 +100,7 @@ class Store:
         self.close()
 
     def __len__(self) -> int:
-        with self._lock, self._translated_errors():
-            return int(self._connection.execute("SELECT count(*) FROM results").fetchone()[0])
+        return int(self._query("SELECT count(*) FROM results")[0][0])
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
@@ -112,12 +112,9 @@ class Store:
         self._closed.set()
         if self._renewal is not None:
             self._renewal.join()
-        try:
-            with self._writing():
-                self._connection.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
-        except DataError:
-            # The claims of a process that has ended are free in any case.
-            pass
+        # If this fails, the claims are still free: their process has ended.
+        with suppress(DataError):
+            self._query("DELETE FROM claims WHERE owner = ?", self._owner)
         self._connection.close()
 
     @contextmanager
@@ -127,6 +124,11 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise DataError(f"store = '{self.path}' cannot be used: {error}.{_advice(str(error))}") from None
+
+    def _query(self, sql: str, *values: object) -> list[Any]:
+        """The rows of one statement, which is a transaction by itself."""
+        with self._lock, self._translated_errors():
+            return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -153,16 +155,12 @@ class Store:
                 self._connection.execute("DELETE FROM results WHERE key = ?", (key,))
         self._connection.execute(f"PRAGMA user_version = {_KNOWN_SETTINGS}")
 
-    # Results
-
     def rows(self, units: Iterable[Unit]) -> dict[str, Row]:
         """The rows of the finished units among these, by key."""
         found: dict[str, Row] = {}
-        with self._lock, self._translated_errors():
-            for key in {unit.key for unit in units}:
-                row = self._connection.execute("SELECT settings, result FROM results WHERE key = ?", (key,)).fetchone()
-                if row is not None:
-                    found[key] = {"key": key, "settings": json.loads(row[0]), **json.loads(row[1])}
+        for key in {unit.key for unit in units}:
+            for settings, result in self._query("SELECT settings, result FROM results WHERE key = ?", key):
+                found[key] = {"key": key, "settings": json.loads(settings), **json.loads(result)}
         return found
 
     def finish(self, unit: Unit, result: Row) -> bool:
@@ -186,8 +184,6 @@ class Store:
                 self._connection.execute("DELETE FROM claims WHERE key = ?", (unit.key,))
         return new
 
-    # Claims
-
     def claim(self, unit: Unit) -> bool:
         """Claim a unit for this process; False if it is finished or claimed by another running process."""
         with self._writing():
@@ -209,18 +205,14 @@ class Store:
 
     def release(self, unit: Unit) -> None:
         """Release the claim on an unfinished unit."""
-        with self._writing():
-            self._connection.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (unit.key, self._owner))
+        self._query("DELETE FROM claims WHERE key = ? AND owner = ?", unit.key, self._owner)
 
     def _renew_claims(self) -> None:
         while not self._closed.wait(self.lease_seconds / 4):
             # The next renewal may succeed in time, and `finish` reports an error that persists.
-            try:
-                with self._writing():
-                    expires = time.time() + self.lease_seconds
-                    self._connection.execute("UPDATE claims SET expires = ? WHERE owner = ?", (expires, self._owner))
-            except DataError:
-                continue
+            with suppress(DataError):
+                expires = time.time() + self.lease_seconds
+                self._query("UPDATE claims SET expires = ? WHERE owner = ?", expires, self._owner)
 
 
 def _is_alive(host: str, pid: int, expires: float) -> bool:
@@ -231,11 +223,9 @@ def _is_alive(host: str, pid: int, expires: float) -> bool:
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        # The process runs, as another user.
-        return True
+    except OSError as error:
+        # A process that this user may not signal runs; one that does not exist has ended.
+        return isinstance(error, PermissionError)
     return True
 
 

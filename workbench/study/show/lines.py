@@ -58,17 +58,17 @@ class Line:
         return f"{len(self.rows)}/{len(self.entry.units)}" + (f" ({diverged} diverged)" if diverged else "")
 
 
+# Measures whose name in a row differs.
+_ROW_NAMES = {"recovered": "recovered_percent", "accuracy": "accuracy_percent", "errors": "label_errors"}
+
+
 def _value(row: Row, measure: str, method: str) -> float | None:
-    if measure in ("psnr", "ssim"):
-        # A row stores None for an image whose value is not finite.
-        values = [value for value in row.get(measure, ()) if value is not None]
-        return mean(values) if values else None
-    if measure == "recovered":
-        return row.get("recovered_percent")
-    if measure == "accuracy":
-        return row.get("accuracy_percent")
-    if measure == "errors":
-        errors = row.get("label_errors")
-        return errors.get(method) if isinstance(errors, dict) else errors
-    value: float | None = row.get(measure)
+    value = row.get(_ROW_NAMES.get(measure, measure))
+    if isinstance(value, dict):
+        # The label errors of several methods.
+        value = value.get(method)
+    if isinstance(value, list):
+        # One value for each image, None where it is not finite.
+        finite = [one for one in value if one is not None]
+        value = mean(finite) if finite else None
     return value

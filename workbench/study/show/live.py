@@ -41,7 +41,7 @@ class Progress:
 
     Args:
         plan: of the study.
-        rows: the finished rows by key; whoever measures adds to them.
+        rows: the finished rows by key; the caller adds to them.
         width: how many units run at once.
 
     Attributes:

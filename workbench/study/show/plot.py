@@ -1,4 +1,4 @@
-"""Plots of a table: measured means with standard errors beside the paper's values, and quality over time."""
+"""Plots of a table: measured means with standard errors with the paper's values, and quality over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study measured, beside what the paper reports: as text, files, a data frame, and plots."""
+"""What a study measured, and what the paper reports: as text, files, a data frame, and plots."""
 
 from __future__ import annotations
 
