@@ -12,7 +12,7 @@ import typer
 
 from workbench.study.options import AnyPath
 
-__all__ = ["Reader", "study_options", "with_parameters"]
+__all__ = ["Reader", "study_options"]
 
 # For an option whose value is not a single word or number: its type on the command line, and how to read that.
 Reader = tuple[Any, Callable[[Any], Any]]
@@ -47,15 +47,3 @@ def study_options(kind: Any, panel: str, readers: Mapping[str, Reader]) -> list[
             )
         )
     return parameters
-
-
-def with_parameters(parameters: Sequence[inspect.Parameter]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Decorate a command so that its ``**options`` are these parameters."""
-
-    def decorate(command: Callable[..., int]) -> Callable[..., int]:
-        signature = inspect.signature(command, eval_str=True)
-        written = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        command.__signature__ = signature.replace(parameters=[*written, *parameters])  # type: ignore[attr-defined]
-        return command
-
-    return decorate

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli.common import advise, check_outputs, keep_compilations, parse_settings
-from workbench.cli.options import Reader, study_options, with_parameters
+from workbench.cli.options import Reader, study_options
 from workbench.errors import ConfigError, check_choice
-from workbench.study.options import RunOptions, TableOptions, split_options
+from workbench.study.options import RunOptions, TableOptions, split_options, with_parameters
 from workbench.study.plan.cohort import DATASETS
 from workbench.study.plan.plan import Plan
 from workbench.study.plan.sweep import plan_sweep
@@ -61,7 +61,6 @@ OverTime = Annotated[
 ]
 
 
-@with_parameters([*_TABLE_OPTIONS, *_RUN_OPTIONS])
 def table(
     number: Annotated[int, typer.Argument(help="One of: " + ", ".join(map(str, NUMBERS)) + ".")],
     dataset: Annotated[
@@ -80,7 +79,6 @@ def table(
     return _run(plan_table(number, dataset, **chosen), run, export or [], over_time)
 
 
-@with_parameters(_RUN_OPTIONS)
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file; every combination of the lists in it is measured.")],
     export: Export = None,
@@ -89,6 +87,10 @@ def sweep(
 ) -> int:
     """Measure every combination of a custom grid from a TOML file."""
     return _run(plan_sweep(file), run, export or [], over_time)
+
+
+with_parameters(table, [*_TABLE_OPTIONS, *_RUN_OPTIONS])
+with_parameters(sweep, _RUN_OPTIONS)
 
 
 def _run(plan: Plan, run: dict[str, Any], export: list[Path], over_time: Path | None) -> int:

@@ -7,19 +7,32 @@ Keyword arguments in Python and options of the command line are made from them. 
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from inspect import Parameter
 from itertools import chain
 from typing import Any, TypeVar
 
 from workbench.config import LABEL_METHODS, METHODS
 from workbench.errors import ConfigError, check_choice, check_flag
 
-__all__ = ["ALL_METHODS", "PRESETS", "AnyPath", "RunOptions", "TableOptions", "make_options", "split_options"]
+__all__ = [
+    "ALL_METHODS",
+    "PRESETS",
+    "AnyPath",
+    "RunOptions",
+    "TableOptions",
+    "make_options",
+    "split_options",
+    "takes",
+    "with_parameters",
+]
 
 AnyPath = str | os.PathLike[str]
 Kind = TypeVar("Kind")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 PRESETS = ("paper", "best", "demo")
 # The paper's five methods, one more, and the project's best settings.
@@ -35,6 +48,27 @@ def split_options(options: Mapping[str, Any], *kinds: Any) -> list[dict[str, Any
     return [{name: value for name, value in options.items() if name in known} for known in names]
 
 
+def with_parameters(function: Function, parameters: Iterable[Parameter]) -> Function:
+    """Replace ``**options`` in a function's signature by these parameters."""
+    signature = inspect.signature(function, eval_str=True)
+    written = [one for one in signature.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=[*written, *parameters])  # type: ignore[attr-defined]
+    return function
+
+
+def takes(*kinds: Any) -> Callable[[Function], Function]:
+    """Decorate a function with ``**options``: its signature and documentation list the fields of these kinds."""
+    options = [one for kind in kinds for one in fields(kind)]
+
+    def decorate(function: Function) -> Function:
+        lines = [f"        {one.name}: {one.metadata['help']}" for one in options]
+        function.__doc__ = "\n".join([function.__doc__ or "", "    Options:", *lines, ""])
+        parameters = [Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default) for one in options]
+        return with_parameters(function, parameters)
+
+    return decorate
+
+
 def make_options(kind: type[Kind], options: Mapping[str, Any]) -> Kind:
     """A record of options from keyword arguments."""
     (known,) = split_options(options, kind)
@@ -43,7 +77,7 @@ def make_options(kind: type[Kind], options: Mapping[str, Any]) -> Kind:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a table measures; the fields' metadata describe them."""
+    """What a table measures; each field's ``help`` describes it."""
 
     data: AnyPath | None = field(default=None, metadata={"label": "Data", "help": "Files of the data set."})
     clients: int | str | Sequence[int] = field(
@@ -64,7 +98,7 @@ class TableOptions:
         default=None,
         metadata={
             "label": "Settings",
-            "help": "One of the table's settings, e.g. 10x5x50; repeatable, or separated by ';'.",
+            "help": "Some of the table's settings, e.g. 10x5x50; repeat the option or separate them by ';'.",
             "names": ("--setting", "--settings"),
         },
     )
@@ -83,7 +117,7 @@ class TableOptions:
         default=None,
         metadata={
             "label": "Changed settings",
-            "help": "Set a field of every AttackConfig; repeatable.",
+            "help": "Set a field of every attack's AttackConfig; repeatable.",
             "names": ("--set",),
             "metavar": "NAME=VALUE",
         },
@@ -121,7 +155,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a study runs and what it writes; no option changes a result. The fields' metadata describe them."""
+    """Where a study runs and what it writes; no option changes a result. Each field's ``help`` describes it."""
 
     store: AnyPath = field(
         default="study.sqlite",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import ConfigError
-from workbench.study.options import AnyPath, RunOptions, TableOptions, make_options, split_options
+from workbench.study.options import AnyPath, RunOptions, TableOptions, make_options, split_options, takes
 from workbench.study.plan.plan import Plan
 from workbench.study.plan.sweep import plan_sweep
 from workbench.study.plan.tables import plan_table
@@ -28,22 +28,27 @@ __all__ = ["run_plan", "sweep", "table"]
 _EXPORT_SECONDS = 20.0
 
 
+@takes(TableOptions, RunOptions)
 def table(number: int, dataset: str = "glyphs", **options: Any) -> Results:
     """Measure a table of the paper, or the part of it that is missing.
 
     Args:
         number: 1, 2, 3, 4, 6, 7, 8, 9, 10, or 11 for times.
         dataset: ``femnist``, ``cifar100``, ``glyphs`` or ``photos``.
-        options: what to measure, as the fields of `TableOptions` (``clients``, ``methods``, ``settings``, ``preset``,
-            ...), and how to run it, as those of `RunOptions` (``store``, ``out``, ``jobs``, ...);
-            ``workbench table --help`` describes each.
+        options: what to measure, the fields of `TableOptions`; and how to run it, the fields of `RunOptions`.
     """
     chosen, run = split_options(options, TableOptions, RunOptions)
     return _complete(*run_plan(plan_table(number, dataset, **chosen), **run))
 
 
+@takes(RunOptions)
 def sweep(path: str | os.PathLike[str], **run: Any) -> Results:
-    """Measure a custom grid from a TOML file; `plan_sweep` describes the file, `RunOptions` the keyword arguments."""
+    """Measure a custom grid from a TOML file, which `plan_sweep` describes.
+
+    Args:
+        path: of the file.
+        run: how to run it, the fields of `RunOptions`.
+    """
     (chosen,) = split_options(run, RunOptions)
     return _complete(*run_plan(plan_sweep(path), **chosen))
 
@@ -55,8 +60,14 @@ def _complete(results: Results, report: Report) -> Results:
     return results
 
 
+@takes(RunOptions)
 def run_plan(plan: Plan, **run: Any) -> tuple[Results, Report]:
-    """Measure the missing units of a plan; the keyword arguments are the fields of `RunOptions`."""
+    """Measure the missing units of a plan; the results, and what this run did.
+
+    Args:
+        plan: of `plan_table` or `plan_sweep`.
+        run: how to run it, the fields of `RunOptions`.
+    """
     options = make_options(RunOptions, run)
     pictures = None if options.figures is None else pictures_folder(options.figures)
     plan = replace(plan, place=replace(plan.place, device=options.device, pictures=pictures))

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.config import SUMMARIES, AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import ConfigError, check_choice, check_count, shown
 from workbench.files.weights import load_weights
-from workbench.study.options import ALL_METHODS, AnyPath, TableOptions, make_options
+from workbench.study.options import ALL_METHODS, AnyPath, TableOptions, make_options, takes
 from workbench.study.plan.cohort import Cohort
 from workbench.study.plan.paper import PAPER_METHODS, published
 from workbench.study.plan.plan import Entry, Plan
@@ -80,8 +80,15 @@ class _Setting:
     after_round: int | None = None
 
 
+@takes(TableOptions)
 def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
-    """The units of a table; the keyword arguments are the fields of `TableOptions`."""
+    """The units of a table.
+
+    Args:
+        number: 1, 2, 3, 4, 6, 7, 8, 9, 10, or 11 for times.
+        dataset: ``femnist``, ``cifar100``, ``glyphs`` or ``photos``.
+        options: what to measure, the fields of `TableOptions`.
+    """
     chosen = make_options(TableOptions, options)
     if number not in NUMBERS:
         raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
