@@ -1,10 +1,10 @@
-"""Speed and memory of one optimisation step, compared with other implementations and with its lower bound.
+"""Speed and memory of one optimisation step, beside its peers and its limit, as ratios measured in one run.
 
     python -m benchmarks                  everything (about 20 minutes on 2 cores)
     python -m benchmarks speed memory     some of it
 
-Every contender runs in a separate process, alternately and several times. The best time of each counts, because noise
-only adds time. The PyTorch contender needs the `bench` extra.
+Every contender runs in a process of its own, in turn and several times; the best time of each counts, because noise
+only ever adds. The PyTorch peer needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 SETTINGS = {
@@ -33,7 +34,7 @@ def measure(name: str, network: str, epochs: int, batch_size: int, repeats: int 
 
 
 def in_turn(names: list[str], setting: tuple[str, int, int], rounds: int = 2) -> dict[str, dict[str, Any]]:
-    """The best round of each, measured alternately so that a slow minute affects all of them."""
+    """The best round of each, measured in turn so that a slow minute hits all alike."""
     best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         for name in names:
@@ -47,19 +48,18 @@ def speed() -> None:
     has_torch = importlib.util.find_spec("torch") is not None
     names = ["ours", "ours_xla", "products"] + (["torch"] if has_torch else [])
     print(
-        "One step of ours (prior) in seconds, with the time relative to the matrix products alone, "
-        "and the slowdown of the other implementations"
+        "One step of ours (prior), seconds; ratios are times faster than the peer, and times the matrix products alone"
     )
     for label, setting in SETTINGS.items():
         best = in_turn(names, setting)
-        ours = best["ours"]["seconds"]
+        own = best["ours"]["seconds"]
         limit = best["products"]["seconds"]
         alone = best["ours_xla"]["seconds"]
-        line = f"  {label}: ours {ours:.3f}, products {limit:.3f} ({ours / limit:.2f} x)"
-        line += f", XLA alone {alone:.3f} ({alone / ours:.2f} x slower)"
+        line = f"  {label}: ours {own:.3f}, products {limit:.3f} ({own / limit:.2f} x)"
+        line += f", XLA alone {alone:.3f} ({alone / own:.2f} x slower)"
         if has_torch:
             drift = abs(best["torch"]["values"][0] / best["ours"]["values"][0] - 1)
-            line += f", PyTorch {best['torch']['seconds']:.3f} ({best['torch']['seconds'] / ours:.2f} x slower"
+            line += f", PyTorch {best['torch']['seconds']:.3f} ({best['torch']['seconds'] / own:.2f} x slower"
             line += f"; first losses differ by {drift:.1e})"
         print(line, flush=True)
     if not has_torch:
@@ -68,17 +68,17 @@ def speed() -> None:
 
 def straightforward() -> None:
     setting = SETTINGS["FEMNIST 10x5x50"]
-    peer, ours = measure("straightforward", *setting, repeats=3), measure("ours", *setting)
-    drift = abs(peer["values"][0] / ours["values"][0] - 1)
+    peer, own = measure("straightforward", *setting, repeats=3), measure("ours", *setting)
+    drift = abs(peer["values"][0] / own["values"][0] - 1)
     print(
-        f"Straightforward JAX, FEMNIST 10x5x50: a step {peer['seconds'] / ours['seconds']:.1f} x slower "
-        f"({peer['seconds']:.1f} s), the first call {peer['first_call'] / ours['first_call']:.1f} x longer "
-        f"({peer['first_call']:.0f} s against {ours['first_call']:.1f} s); first losses differ by {drift:.1e}"
+        f"Straightforward JAX, FEMNIST 10x5x50: a step {peer['seconds'] / own['seconds']:.1f} x slower "
+        f"({peer['seconds']:.1f} s), the first call {peer['first_call'] / own['first_call']:.1f} x longer "
+        f"({peer['first_call']:.0f} s against {own['first_call']:.1f} s); first losses differ by {drift:.1e}"
     )
 
 
 def compilation() -> None:
-    # Both have more than one epoch, so both have a prior and are the same program.
+    # Both with a prior: the same program.
     rounds = [
         [measure("ours", "femnist", epochs, 10, 1, "--compile")["compile_seconds"] for epochs in (2, 100)]
         for _ in range(5)
@@ -92,36 +92,43 @@ def memory() -> None:
     print(
         f"Peak memory of the process at 500 local steps (FEMNIST 10x1x50): {normal['peak_megabytes']:.0f} MB; "
         f"low_memory {low['peak_megabytes']:.0f} MB at {low['seconds'] / normal['seconds']:.2f} x the time.\n"
-        f"Memory that one step allocates: {normal['step_megabytes']:.0f} MB; low_memory {low['step_megabytes']:.0f} MB"
+        f"What a step itself allocates: {normal['step_megabytes']:.0f} MB; low_memory {low['step_megabytes']:.0f} MB"
     )
 
 
 def many() -> None:
     from benchmarks.work import make_work
+    from workbench.study.run.processes import available_cores
 
-    print("Four clients, client steps per second: medians of three rounds, and the ratio of each round")
+    num_processes = min(4, len(available_cores()))
+    print("Four clients, client-steps a second; medians of three rounds, and the ratio of every round")
     for label in ("FEMNIST 10x5x50", "FEMNIST 10x1x50"):
         work = make_work(*SETTINGS[label])
-        rounds = [(_throughput(work, "one by one"), _throughput(work, "processes")) for _ in range(3)]
+        rounds = [(_throughput(work, 1), _throughput(work, num_processes)) for _ in range(3)]
         alone, together = (statistics.median(found) for found in zip(*rounds, strict=True))
         ratios = ", ".join(f"{after / before:.2f}" for before, after in rounds)
         found = f"one by one {alone:.2f}, processes {together:.2f}; {together / alone:.2f} x ({ratios})"
         print(f"  {label}: {found}", flush=True)
 
 
-def _throughput(work: Any, way: str) -> float:
-    """Client steps per second, without set-up and compilation, which cancel in the difference of two runs."""
+def _throughput(work: Any, num_processes: int) -> float:
+    """Client-steps a second; the difference of two runs leaves out set-up and compilation."""
     import jax
 
-    import workbench as wb
-    from workbench.study.run.processes import attack_many
+    from benchmarks.work import run_attack
+    from workbench.study.run.processes import process_pool
 
     model, observation = work.attack.phases[-1].objective.simulation.model, work.attack.observation
     seconds, lengths = [], (2, 22)
     for length in lengths:
         jax.clear_caches()
         started = time.perf_counter()
-        attack_many(model, [observation] * 4, wb.AttackConfig(steps=length), way=way, progress=False)
+        job = partial(run_attack, model, length)
+        if num_processes == 1:
+            list(map(job, [observation] * 4))
+        else:
+            with process_pool(num_processes) as pool:
+                list(pool.map(job, [observation] * 4))
         seconds.append(time.perf_counter() - started)
     return 4 * (lengths[1] - lengths[0]) / (seconds[1] - seconds[0])
 

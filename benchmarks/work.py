@@ -55,3 +55,10 @@ def make_work(network: str, epochs: int, batch_size: int, num_images: int = 50, 
         rate=observation.learning_rate,
         attack=attack,
     )
+
+
+def run_attack(model: wb.models.Model, steps: int, observation: wb.Observation) -> np.ndarray:
+    """The images [N, H, W, C] that the paper's attack finds after some steps."""
+    attack = prepare(model, observation, wb.AttackConfig(steps=steps))
+    state, _ = attack.advance(attack.start(), attack.steering, attack.total_steps)
+    return attack.reconstruct(state).images

@@ -114,7 +114,7 @@ class ClientConfig:
         symbol="E",
         section="Section 3.1",
         minimum=1,
-        short="e",
+        aliases=("-e",),
     )
     batch_size: int = setting(
         5,
@@ -123,7 +123,7 @@ class ClientConfig:
         symbol="m",
         section="Section 3.1",
         minimum=1,
-        short="b",
+        aliases=("-b",),
     )
     learning_rate: float = setting(
         0.004, "Learning rate", "Step size of the client's local SGD.", symbol="eta", section="Section 3.1", above=0

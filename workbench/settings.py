@@ -8,14 +8,19 @@ are all made from it: a new setting is one new field.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from inspect import Parameter
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from workbench.errors import ConfigError, check_choice, check_count, check_flag, check_number, shown
 
-__all__ = ["Setting", "check_settings", "setting", "settings_of"]
+__all__ = ["Setting", "check_settings", "setting", "settings_of", "with_parameters"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ class Setting:
         above: a bound that the value must exceed.
         slider: the ends of its slider, where it can be steered; None for a setting that needs a new attack.
         option: its name on the command line; empty for that of the field.
-        short: its one-letter option.
+        aliases: further names there, such as ``-e``.
+        metavar: what the command line's help shows for its value; empty for its type.
         is_negated: whether the option switches it off.
         is_detail: whether it is of interest to few: such settings are listed last.
         name: of the field.
@@ -54,7 +60,8 @@ class Setting:
     above: float | None = None
     slider: tuple[float, float] | None = None
     option: str = ""
-    short: str = ""
+    aliases: tuple[str, ...] = ()
+    metavar: str = ""
     is_negated: bool = False
     is_detail: bool = False
     name: str = ""
@@ -112,9 +119,9 @@ def settings_of(kind: type) -> dict[str, Setting]:
         if "setting" not in field.metadata:
             continue
         hint = hints[field.name]
-        kinds = [part for part in get_args(hint) if part is not types.NoneType]
-        is_optional = isinstance(hint, types.UnionType)
-        base = kinds[0] if is_optional else getattr(hint, "__origin__", hint)
+        is_union = isinstance(hint, types.UnionType)
+        base = get_args(hint)[0] if is_union else getattr(hint, "__origin__", hint)
+        is_optional = is_union and types.NoneType in get_args(hint)
         found[field.name] = dataclasses.replace(
             field.metadata["setting"], name=field.name, kind=base, is_optional=is_optional, default=field.default
         )
@@ -126,3 +133,11 @@ def check_settings(record: object, prefix: str = "") -> None:
     kind: Any = type(record)
     for name, known in settings_of(kind).items():
         object.__setattr__(record, name, known.check(getattr(record, name), f"{prefix}{name}"))
+
+
+def with_parameters(function: Function, parameters: Iterable[Parameter]) -> Function:
+    """Replace ``**options`` in a function's signature by these parameters."""
+    signature = inspect.signature(function, eval_str=True)
+    written = [one for one in signature.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=[*written, *parameters])  # type: ignore[attr-defined]
+    return function

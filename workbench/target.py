@@ -37,7 +37,7 @@ class Target:
         "Files",
         "Files of a data set that is not bundled; for 'folder', a folder with one sub-folder of images per class.",
     )
-    index: int = setting(0, "Client", "Which client, counted from 0.", minimum=0, option="client", short="c")
+    index: int = setting(0, "Client", "Which client, counted from 0.", minimum=0, option="client", aliases=("-c",))
     num_clients: int = setting(
         1,
         "Clients",
@@ -46,7 +46,7 @@ class Target:
         minimum=1,
     )
     num_images: int = setting(
-        16, "Images N", "Images of each client.", symbol="N", section="Section 3.1", minimum=1, short="n"
+        16, "Images N", "Images of each client.", symbol="N", section="Section 3.1", minimum=1, aliases=("-n",)
     )
     network: str | None = setting(
         None,

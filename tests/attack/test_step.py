@@ -15,7 +15,6 @@ from workbench.attack.build import Custom
 from workbench.attack.objective import loss_and_terms
 from workbench.attack.prepare import prepare
 from workbench.attack.search import beliefs, search_epochs
-from workbench.study.run.processes import attack_many
 from workbench.training.sgd import Batches, sgd
 
 MODEL = wb.models.mlp(image_shape=(6, 6, 1), widths=(12,), num_classes=4)
@@ -151,34 +150,12 @@ def test_low_memory_gives_the_same_step():
     np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["vmap", "processes"])
-def test_many_attacks_at_once_are_the_attacks_one_by_one(way):
-    clients = [make_client(seed) for seed in range(2)]
-    training = wb.ClientConfig(epochs=2, batch_size=3, learning_rate=0.1)
-    observations = [wb.client_update(MODEL, MODEL.init(1), client, training) for client in clients]
-    counts = [client.label_counts for client in clients]
-    many = partial(attack_many, MODEL, observations, replace(CONFIG, steps=8), label_counts=counts, progress=False)
-    for alone, together in zip(many(way="one by one"), many(way=way), strict=True):
-        np.testing.assert_allclose(together.images, alone.images, atol=1e-4)
-
-
 @pytest.fixture
 def hopeless():
     """An update so large that its distance overflows at the first step."""
     training = wb.ClientConfig(epochs=2, batch_size=3, learning_rate=0.1)
     observation = wb.client_update(MODEL, MODEL.init(1), make_client(), training)
     return replace(observation, client_weights=jax.tree.map(lambda a: a + 1e30, observation.client_weights))
-
-
-def test_one_that_diverges_does_not_stop_the_others(hopeless):
-    good = replace(hopeless, client_weights=jax.tree.map(lambda a: a + 0.01, hopeless.server_weights))
-    config, counts = replace(CONFIG, method="fedsgd", steps=6), [[1, 1, 2, 2]] * 3
-    found = attack_many(MODEL, [good, hopeless, good], config, label_counts=counts, way="vmap", progress=False)
-    alone = prepare(MODEL, good, config, label_counts=counts[0])
-    right = alone.reconstruct(alone.advance(alone.start(), alone.steering, alone.total_steps)[0]).images
-    for index in (0, 2):
-        np.testing.assert_allclose(found[index].images, right, atol=1e-4, err_msg=f"attack {index} was stopped short")
-    assert np.isfinite(found[1].images).all()
 
 
 def test_a_belief_that_diverges_comes_last(hopeless):

@@ -6,9 +6,9 @@ import pytest
 
 from workbench import study
 from workbench.config import AttackConfig, ClientConfig
+from workbench.study.plan.plan import Place
 from workbench.study.plan.tables import plan_table
 from workbench.study.plan.units import Unit, digest_of_pictures
-from workbench.study.run.measure import Place
 
 TINY = {"model": "mlp", "preset": "demo", "changes": {"steps": 3}}
 
@@ -53,6 +53,6 @@ def run(tmp_path):
     """Run a plan to its end in this process."""
 
     def run_one(plan, store="study.sqlite", **options):
-        return study.run_plan(plan, store=tmp_path / store, progress="none", **options)
+        return study.run_plan(plan, **{"store": tmp_path / store, "progress": "none", **options})
 
     return run_one

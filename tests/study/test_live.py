@@ -89,10 +89,10 @@ def test_a_log_gets_lines(plan, row, capsys):
     shown = show(plan(clients=2), {}, row, "text")
     shown.wait(3)
     shown.wait(3)
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "1x4x16, fedsgd, client 0: 100 % recovered, PSNR 21.00 dB, 2 s; 1 of 2 units, about 2 s left"
-    assert told[1].endswith("2 of 2 units")
-    assert told[2:] == ["Waiting for 3 units that other processes are at."]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1x4x16, fedsgd, client 0: 100 % recovered, PSNR 21.00 dB, 2 s; 1 of 2 units, about 2 s left"
+    assert lines[1].endswith("2 of 2 units")
+    assert lines[2:] == ["Waiting for 3 units that other processes are measuring."]
 
 
 def test_a_notebook_gets_a_widget(plan, row, capsys):
@@ -105,10 +105,10 @@ def test_the_time_left_counts_what_like_units_took(plan, row):
     one = plan(clients=2, methods=["fedsgd", "shared"])
     fast, slow = (next(u for u in one.units if u.attack.method == method) for method in ("fedsgd", "shared"))
     rows = {fast.key: row(fast, 1.0), slow.key: row(slow, 100.0)}
-    assert live._State(one, rows, 1).seconds_left() == pytest.approx(101)
-    assert live._State(one, rows, 2).seconds_left() == pytest.approx(50.5)
+    assert live.Progress(one, rows, 1).seconds_left() == pytest.approx(101)
+    assert live.Progress(one, rows, 2).seconds_left() == pytest.approx(50.5)
 
 
-def test_another_way_is_refused(plan):
+def test_another_way_is_refused(plan, run):
     with pytest.raises(ValueError, match=r"progress = 'wigdet' is unknown; did you mean 'widget'"):
-        live.progress_for("wigdet", plan(), {}, 1)
+        run(plan(), progress="wigdet")

@@ -10,9 +10,10 @@ import workbench as wb
 from workbench.attack.labels import estimate_labels
 from workbench.config import AttackConfig, ClientConfig
 from workbench.errors import DataError
+from workbench.study.plan.plan import Place
 from workbench.study.plan.tables import plan_table
 from workbench.study.plan.units import digest_of_pictures
-from workbench.study.run.measure import Place, measure
+from workbench.study.run.measure import measure
 
 
 def glyphs(*indices, num_images=4):
@@ -68,7 +69,7 @@ def test_labels_are_those_of_the_label_formulas(make_unit):
         method: wb.label_errors(client.label_counts, estimate_labels(model, seen, method).whole) for method in methods
     }
     assert measure(unit)["label_errors"] == expected
-    assert len(set(expected.values())) > 1, "the methods agree, so this tells little"
+    assert len(set(expected.values())) > 1, "the methods agree, so this proves little"
 
 
 @pytest.mark.parametrize("method", ["ours_prior", "shared", "fedsgd"])
@@ -80,11 +81,11 @@ def test_labels_known_per_batch(make_unit, method):
 
 @pytest.mark.slow
 def test_shared_images_with_their_order_known_fit_better(make_unit):
-    """Told where every image stands, one set of images can explain the update; told counts alone, it cannot."""
+    """With the order of the images known, one set of images can explain the update; with counts alone it cannot."""
     attack = AttackConfig(method="shared", steps=60)
     unit = make_unit(labels="known_per_batch", attack=attack, client=ClientConfig(epochs=3, batch_size=1))
-    told, guessed = (measure(replace(unit, labels=labels)) for labels in ("known_per_batch", "known"))
-    assert told["curve"][-1][-1] < guessed["curve"][-1][-1]
+    known, guessed = (measure(replace(unit, labels=labels)) for labels in ("known_per_batch", "known"))
+    assert known["curve"][-1][-1] < guessed["curve"][-1][-1]
 
 
 def test_an_aggregate_is_scored_on_all_its_clients(make_unit):

@@ -5,7 +5,10 @@ import pytest
 
 from workbench import load_dataset
 from workbench.errors import DataError
-from workbench.study.show.pictures import load_pictures, pictures_folder
+from workbench.study import plan_table, run_plan
+from workbench.study.run.pictures import load_pictures, pictures_folder
+
+TINY = {"model": "mlp", "preset": "demo", "changes": {"steps": 3}}
 
 
 @pytest.fixture
@@ -13,13 +16,21 @@ def figures(tmp_path):
     return tmp_path / "figures"
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A study of two methods in two settings with figures: results and the figures' folder."""
+    folder = tmp_path_factory.mktemp("drawn")
+    made = plan_table(1, "glyphs", clients=2, methods=["ours_prior", "fedsgd"], settings=["1x4x16", "4x4x16"], **TINY)
+    results, _ = run_plan(made, store=folder / "study.sqlite", figures=folder / "figures", progress="none")
+    return results, folder / "figures"
+
+
 def names(folder):
     return sorted(path.name for path in folder.glob("*.png"))
 
 
-def test_every_method_of_a_setting_is_drawn(plan, run, figures):
-    run(plan(clients=2, methods=("ours_prior", "fedsgd"), settings=("1x4x16", "4x4x16")), figures=figures)
-    assert names(figures) == [
+def test_every_method_of_a_setting_is_drawn(drawn):
+    assert names(drawn[-1]) == [
         "1x4x16_fedsgd_all.png",
         "1x4x16_methods.png",
         "1x4x16_ours_prior_all.png",
@@ -30,12 +41,12 @@ def test_every_method_of_a_setting_is_drawn(plan, run, figures):
     ]
 
 
-def test_pictures_stand_in_the_order_of_the_truth_with_their_own_quality(plan, run, figures):
-    made = plan(clients=1, methods=("ours_prior",), settings=("4x4x16",))
-    results, _ = run(made, figures=figures)
-    [unit] = made.units
-    [row] = next(line.rows for line in results.lines if line.rows)
-    kept = load_pictures(pictures_folder(figures), unit.key)
+def test_pictures_stand_in_the_order_of_the_truth_with_their_quality(drawn):
+    results, folder = drawn
+    (line,) = [one for one in results.lines if (one.entry.setting, one.entry.method) == ("4x4x16", "ours_prior")]
+    unit, row = line.entry.units[0], line.rows[0]
+    assert unit.clients == (0,)
+    kept = load_pictures(pictures_folder(folder), unit.key)
     truth = load_dataset("glyphs").client(0, num_images=16).images
     np.testing.assert_allclose(kept.truth / 255, truth, atol=0.5 / 255)
     assert kept.epochs.shape == (4, *truth.shape)
@@ -56,5 +67,5 @@ def test_a_broken_file_is_named(plan, run, figures):
     run(made, figures=figures)
     (broken,) = (figures / "pictures").iterdir()
     broken.write_bytes(b"nothing")
-    with pytest.raises(DataError, match=f"{made.units[0].key}.*does not hold a study's pictures"):
+    with pytest.raises(DataError, match=f"{made.units[0].key}.*cannot be read .*right is a study's pictures"):
         run(made, figures=figures)

@@ -15,7 +15,12 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from workbench.cli import main
+from workbench.study import plan_table, run_plan
+
 SMALL = ["--dataset", "glyphs", "--model", "mlp", "--preset", "demo", "--methods", "fedsgd", "--set", "steps=3"]
+TINY = {"model": "mlp", "preset": "demo", "changes": {"steps": 3}}
+CLIENTS = 24
 # What may differ between two runs of the same unit.
 INCIDENTAL = ("seconds", "peak_memory", "finished", "device", "versions")
 
@@ -60,44 +65,49 @@ def measured(path):
 
 
 def done_here(stdout):
-    return int(re.search(r"(\d+) units done here", stdout)[1])
+    return int(re.search(r"(\d+) units measured now", stdout)[1])
 
 
-def test_killed_in_the_middle_a_study_goes_on_to_the_same_rows(tmp_path):
-    store, clients = tmp_path / "killed.sqlite", 30
-    options = ["--clients", clients, "--settings", "1x4x16", "--out"]
-    process = start(table(*options, tmp_path / "killed.jsonl", "--store", store))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The rows of a run that nothing disturbs."""
+    folder = tmp_path_factory.mktemp("whole")
+    out = folder / "whole.jsonl"
+    plan = plan_table(1, "glyphs", clients=CLIENTS, methods=["fedsgd"], settings=["1x4x16"], **TINY)
+    run_plan(plan, store=folder / "whole.sqlite", out=out, progress="none")
+    rows = measured(out)
+    assert len(rows) == CLIENTS
+    return rows
+
+
+def test_killed_in_the_middle_a_study_goes_on_to_the_same_rows(tmp_path, whole):
+    store, out = tmp_path / "killed.sqlite", tmp_path / "killed.jsonl"
+    command = table("--clients", CLIENTS, "--settings", "1x4x16", "--out", out, "--store", store)
+    process = start(command)
     wait_for(store, 3, process)
     process.kill()
     process.communicate()
     before = finished(store)
-    assert before < clients, "it was finished before it was killed"
+    assert before < CLIENTS, "it was finished before it was killed"
 
-    again = start(table(*options, tmp_path / "killed.jsonl", "--store", store))
-    told, errors = again.communicate(timeout=200)
+    again = start(command)
+    shown, errors = again.communicate(timeout=200)
     assert again.returncode == 0, errors
-    assert done_here(told) == clients - before, "it did more or less than what was missing"
-
-    whole = start(table(*options, tmp_path / "whole.jsonl", "--store", tmp_path / "whole.sqlite"))
-    _, errors = whole.communicate(timeout=200)
-    assert whole.returncode == 0, errors
-    rows = measured(tmp_path / "killed.jsonl")
-    assert len(rows) == clients
-    assert rows == measured(tmp_path / "whole.jsonl")
+    assert done_here(shown) == CLIENTS - before, "it did more or less than what was missing"
+    assert measured(out) == whole
 
 
-def test_two_processes_on_one_store_do_nothing_twice(tmp_path):
-    store, clients = tmp_path / "shared.sqlite", 40
-    options = ["--clients", clients, "--settings", "1x4x16", "--store", store]
+def test_two_processes_on_one_store_do_nothing_twice(tmp_path, whole):
+    options = ["--clients", CLIENTS, "--settings", "1x4x16", "--store", tmp_path / "shared.sqlite"]
     processes = [start(table(*options, "--out", tmp_path / f"{name}.jsonl")) for name in ("first", "second")]
-    told = [process.communicate(timeout=200) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
-    here = [done_here(out) for out, _ in told]
-    before = [int(re.search(r"(\d+) were done before", out)[1]) for out, _ in told]
-    assert sum(here) == clients, f"{here} units were done for {clients}"
+    ended = [process.communicate(timeout=200) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ended
+    here = [done_here(out) for out, _ in ended]
+    before = [int(re.search(r"(\d+) stored before", out)[1]) for out, _ in ended]
+    assert sum(here) == CLIENTS, f"{here} units were measured for {CLIENTS}"
     assert min(here) > 0 or max(before) > 0, "one of them did nothing at all"
-    assert len(measured(tmp_path / "first.jsonl")) == clients
-    assert measured(tmp_path / "first.jsonl") == measured(tmp_path / "second.jsonl")
+    assert measured(tmp_path / "first.jsonl") == whole
+    assert measured(tmp_path / "second.jsonl") == whole
 
 
 def test_ctrl_c_stops_after_the_unit_and_the_same_command_goes_on(tmp_path):
@@ -106,28 +116,34 @@ def test_ctrl_c_stops_after_the_unit_and_the_same_command_goes_on(tmp_path):
     process = start(command)
     wait_for(store, 2, process)
     process.send_signal(signal.SIGINT)
-    told, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert "Stopped by Ctrl-C; the same command goes on from here." in told
-    assert "1x4x16   fedsgd" in told, "what there is was not shown"
-    assert done_here(told) == finished(store) < 60
+    assert "Stopped by Ctrl-C; the same command measures the rest." in out
+    assert "1x4x16   fedsgd" in out, "what there is was not shown"
+    assert done_here(out) == finished(store) < 60
 
 
-def test_wrong_options_are_one_line_that_names_the_right_ones(tmp_path):
-    for arguments, told in [
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["--methods", "ours"], "did you mean 'ours_prior'"),
         (["--settings", "1x4"], "did you mean '1x4x16'"),
         (["--seeds", "a"], "seeds = 'a' must be whole numbers such as 0,1,2"),
         (["--export", "table.doc"], ".md, .csv, .tex"),
-        (["--store", str(tmp_path)], "is a folder; name the file to write"),
+        (["--store", "."], "is a folder; name the file to write"),
         (["--store", "/proc/study.sqlite"], "annot be"),
-    ]:
-        process = start(table("--clients", 1, *arguments))
-        out, errors = process.communicate(timeout=100)
-        assert process.returncode == 2, (arguments, out, errors)
-        assert told in errors, (arguments, errors)
-        assert len(errors.splitlines()) == 1, errors
+    ],
+)
+def test_wrong_options_are_one_line_that_names_the_right_ones(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["workbench", *table("--clients", 1, *arguments)[3:]])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    errors = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1, errors
 
 
 @pytest.mark.slow
@@ -194,15 +210,15 @@ def test_a_cluster_survives_the_death_of_a_worker(tmp_path):
             first.kill()
             first.wait()
             assert finished(store) < clients, "it was finished before a worker was killed"
-            told, errors = study.communicate(timeout=250)
+            out, errors = study.communicate(timeout=250)
             assert study.returncode == 0, errors
-            assert done_here(told) == clients
+            assert done_here(out) == clients
     here = start(table(*options, tmp_path / "here.jsonl", "--store", tmp_path / "here.sqlite"))
     here.communicate(timeout=250)
     assert measured(tmp_path / "cluster.jsonl") == measured(tmp_path / "here.jsonl")
 
 
-def test_a_scheduler_that_is_not_there_is_told():
+def test_a_scheduler_that_is_not_there_is_reported():
     pytest.importorskip("distributed")
     from workbench.errors import ConfigError
     from workbench.study.run.execute import Cluster

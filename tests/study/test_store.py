@@ -1,4 +1,4 @@
-"""What the store promises: nothing finished is lost, nothing is claimed twice, and trouble is told in a sentence."""
+"""What the store promises: nothing finished is lost, nothing is claimed twice, and errors are one sentence."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_a_finished_unit_is_there_after_opening_again(path, make_unit):
         assert len(store) == 1
 
 
-def test_nobody_gets_a_unit_that_another_living_process_is_at(path, make_unit):
+def test_nobody_gets_a_unit_that_another_living_process_measures(path, make_unit):
     with Store(path) as first, Store(path) as second:
         assert first.claim(make_unit())
         assert not second.claim(make_unit())
@@ -128,18 +128,18 @@ def test_rows_travel_as_json_lines(path, tmp_path, make_unit):
 @pytest.mark.parametrize("line", ["{", "3", '{"settings": 3}', "[]", ""])
 def test_other_lines_are_refused_with_their_number(tmp_path, line):
     (tmp_path / "rows.jsonl").write_text(f"{line}\n")
-    with pytest.raises(DataError, match=r"rows\.jsonl, line 1: .* is not a result of a study"):
+    with pytest.raises(DataError, match=r"rows\.jsonl: line 1: .* is not a result of a study"):
         read_rows(tmp_path / "rows.jsonl")
 
 
-def test_a_full_disk_is_told_and_loses_nothing(path, make_unit):
+def test_a_full_disk_is_reported_and_loses_nothing(path, make_unit):
     with Store(path) as store:
         store.finish(make_unit(0), RESULT)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         wal = Path(f"{path}-wal")
         resource.setrlimit(resource.RLIMIT_FSIZE, (wal.stat().st_size, hard))
         try:
-            with pytest.raises(DataError, match=r"study\.sqlite' cannot be used: .*Make room on its disk"):
+            with pytest.raises(DataError, match=r"study\.sqlite' cannot be used: .*Free space on its disk"):
                 store.finish(make_unit(1), {**RESULT, "psnr": [0.125] * 10_000})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -148,37 +148,37 @@ def test_a_full_disk_is_told_and_loses_nothing(path, make_unit):
         assert set(store.rows([make_unit(0), make_unit(1), make_unit(2)])) == {make_unit(0).key, make_unit(2).key}
 
 
-def test_a_database_that_may_not_grow_is_told(path, make_unit):
+def test_a_database_that_may_not_grow_is_reported(path, make_unit):
     with Store(path) as store:
         pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
         store._connection.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(DataError, match=r"disk is full.*Make room"):
+        with pytest.raises(DataError, match=r"disk is full.*Free space"):
             store.finish(make_unit(), {**RESULT, "psnr": [0.125] * 10_000})
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that not even root can write to")
-def test_a_read_only_place_is_told_before_anything_is_done():
-    with pytest.raises(DataError, match=r"cannot be used: unable to open .*Name a file in a folder"):
+def test_a_read_only_place_is_reported_before_anything_is_done():
+    with pytest.raises(DataError, match=r"cannot be used: unable to open .*Use a file in a writable folder"):
         Store("/proc/study.sqlite")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_file_is_told_before_anything_is_done(path):
+def test_a_read_only_file_is_reported_before_anything_is_done(path):
     Store(path).close()
     path.chmod(0o444)
     with pytest.raises(DataError, match="cannot be used: attempt to write a readonly database"):
         Store(path)
 
 
-def test_what_is_no_store_is_told_and_left_alone(path):
+def test_what_is_no_store_is_reported_and_left_alone(path):
     path.write_bytes(b"something else" * 100)
-    with pytest.raises(DataError, match=r"not a database.*Name a store of a study, or a new file"):
+    with pytest.raises(DataError, match=r"not a database.*Use the store of a study, or a new file"):
         Store(path)
     assert path.read_bytes() == b"something else" * 100
 
 
-@pytest.mark.parametrize(("store", "told"), [(3, "must be the path of a file"), ("", "cannot be used")])
-def test_what_is_no_path_is_told(store, told, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("store", "message"), [(3, "must be the path of a file"), ("", "cannot be used")])
+def test_what_is_no_path_is_reported(store, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         Store(store)

@@ -6,7 +6,8 @@ import pytest
 import workbench as wb
 from workbench.config import PRIOR_WEIGHTS, AttackConfig
 from workbench.errors import ConfigError, DataError
-from workbench.study.plan.tables import NUMBERS, parse_clients, plan_table
+from workbench.study.plan.cohort import parse_clients
+from workbench.study.plan.tables import NUMBERS, plan_table
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_other_pictures_are_another_unit(trained, tmp_path):
     assert first.pictures != second.pictures
 
 
-def test_missing_weights_are_told_with_how_to_make_them(femnist, tmp_path):
+def test_missing_weights_are_reported_with_how_to_make_them(femnist, tmp_path):
     with pytest.raises(ConfigError, match=r"after 5 rounds.*weights_after_round_5\.safetensors.*server_rounds"):
         plan_table(7, "femnist", data=femnist, clients=1, weights=tmp_path)
     with pytest.raises(ConfigError, match="there is no file"):
@@ -149,7 +150,7 @@ def test_weights_of_another_network_are_refused(trained):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"number": 5}, "table = 5 must be one of: 1, 2, 3, 4, 6, 7, 8, 9, 10, 11"),
         ({"dataset": "emnist"}, "did you mean 'femnist'"),
@@ -171,8 +172,8 @@ def test_weights_of_another_network_are_refused(trained):
         ({"number": 4, "preset": "best"}, "Table 4 compares priors"),
     ],
 )
-def test_wrong_options_name_the_right_ones(options, told):
-    with pytest.raises(ConfigError, match=told):
+def test_wrong_options_name_the_right_ones(options, message):
+    with pytest.raises(ConfigError, match=message):
         plan_table(**{"number": 1, "dataset": "glyphs", "clients": 1, **options})
 
 

@@ -14,12 +14,13 @@ import typer
 
 from workbench.attack.methods import METHODS
 from workbench.cli.common import advise, check_outputs, keep_compilations, parse_settings
-from workbench.cli.options import given_settings, one_of, option, setting_options, with_options
+from workbench.cli.options import given_settings, one_of, option, setting_options
 from workbench.config import LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, check_choice, check_count
 from workbench.metrics import label_errors, score
 from workbench.session import AttackSession, Outcome
+from workbench.settings import with_parameters
 from workbench.target import Target, is_same_update
 
 __all__ = ["attack", "demo"]
@@ -33,7 +34,7 @@ _CLIENT, _ATTACK, _RUN = "The client", "The attack", "The run"
 _DEVICE = option("device", str, "auto", _RUN, "auto, or a JAX device such as cpu or gpu:1.")
 
 
-@with_options(
+_DEMO_OPTIONS = (
     option(
         "method",
         list[str] | None,
@@ -49,6 +50,24 @@ _DEVICE = option("device", str, "auto", _RUN, "auto, or a JAX device such as cpu
     _DEVICE,
     option("report", Path, Path("report.html"), _RUN, "Where to write the HTML report."),
 )
+_ATTACK_OPTIONS = (
+    *setting_options(Target, _CLIENT, defaults={}),
+    *setting_options(ClientConfig, _CLIENT, defaults=_SMALL),
+    *setting_options(DefenceConfig, _CLIENT, defaults={}),
+    option("preset", str | None, None, _ATTACK, f"Settings to start from, if not demo. {one_of(PRESETS)}"),
+    *setting_options(AttackConfig, _ATTACK),
+    option(
+        "set_", list[str] | None, None, _ATTACK, "NAME=VALUE, a field of AttackConfig by its name; repeatable.", "--set"
+    ),
+    _DEVICE,
+    option("save", Path | None, None, _RUN, "Write a checkpoint, every minute and at the end."),
+    option(
+        "resume", Path | None, None, _RUN, "Continue from a checkpoint, with the client's options it was saved with."
+    ),
+    option("report", Path | None, None, _RUN, "Write an HTML report."),
+)
+
+
 def demo(**values: Any) -> int:
     """Attack a bundled client: a minute at most, no browser and no download."""
     target = Target(**given_settings(Target, values), client=ClientConfig(**given_settings(ClientConfig, values)))
@@ -67,22 +86,6 @@ def _demo_config(target: Target, method: str, steps: int | None) -> AttackConfig
     return replace(config, warm_start_steps=0, steps=config.warm_start_steps + config.steps)
 
 
-@with_options(
-    *setting_options(Target, _CLIENT, defaults={}),
-    *setting_options(ClientConfig, _CLIENT, defaults=_SMALL),
-    *setting_options(DefenceConfig, _CLIENT, defaults={}),
-    option("preset", str | None, None, _ATTACK, f"Settings to start from, if not demo. {one_of(PRESETS)}"),
-    *setting_options(AttackConfig, _ATTACK),
-    option(
-        "set_", list[str] | None, None, _ATTACK, "NAME=VALUE, a field of AttackConfig by its name; repeatable.", "--set"
-    ),
-    _DEVICE,
-    option("save", Path | None, None, _RUN, "Write a checkpoint, every minute and at the end."),
-    option(
-        "resume", Path | None, None, _RUN, "Continue from a checkpoint, with the client's options it was saved with."
-    ),
-    option("report", Path | None, None, _RUN, "Write an HTML report."),
-)
 def attack(**values: Any) -> int:
     """Attack one update with the settings of your choice; without options, those of the demo."""
     defence = DefenceConfig(**given_settings(DefenceConfig, values))
@@ -247,3 +250,7 @@ def _table(sessions: Sequence[AttackSession], clients: Sequence[ClientData], sec
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+with_parameters(demo, _DEMO_OPTIONS)
+with_parameters(attack, _ATTACK_OPTIONS)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
 
 from workbench.settings import Setting, settings_of
 
-__all__ = ["given_settings", "one_of", "option", "setting_options", "with_options"]
+__all__ = ["given_settings", "one_of", "option", "setting_options"]
 
 
 def one_of(choices: Sequence[str]) -> str:
@@ -18,43 +18,50 @@ def one_of(choices: Sequence[str]) -> str:
     return f"One of: {', '.join(choices)}."
 
 
-def option(name: str, kind: Any, default: Any, panel: str, help: str, *names: str) -> inspect.Parameter:  # noqa: A002
-    """One option as a parameter of a command's function."""
-    declared = typer.Option(*(names or (f"--{name.replace('_', '-')}",)), help=help, rich_help_panel=panel)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
-    )
+def option(name: str, kind: Any, default: Any, heading: str, text: str, *names: str, metavar: str = "") -> Parameter:
+    """One option as a parameter of a command's function, listed by ``--help`` under the heading."""
+    names = names or (f"--{name.replace('_', '-')}",)
+    declared = typer.Option(*names, help=text, rich_help_panel=heading, metavar=metavar or None)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[(kind, declared)])
 
 
 def setting_options(
-    kind: type, panel: str, *, only: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
-) -> list[inspect.Parameter]:
+    kind: type,
+    heading: str,
+    *,
+    only: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    kinds: Mapping[str, Any] | None = None,
+) -> list[Parameter]:
     """An option for every setting of a dataclass.
 
     Args:
         kind: the dataclass.
-        panel: the heading under which ``--help`` lists them; details get a heading of their own.
+        heading: the one under which ``--help`` lists them; details have a separate heading.
         only: the fields to take; empty takes all.
         defaults: by field name, where they differ from the dataclass's. None leaves every option unset.
+        kinds: by field name, the types of options that the command line takes in another form.
     """
     return [
-        _setting_option(known, f"{panel}, details" if known.is_detail else panel, defaults)
+        _setting_option(known, f"{heading}, details" if known.is_detail else heading, defaults, (kinds or {}).get(name))
         for name, known in settings_of(kind).items()
         if not only or name in only
     ]
 
 
-def _setting_option(known: Setting, panel: str, defaults: Mapping[str, Any] | None) -> inspect.Parameter:
+def _setting_option(known: Setting, heading: str, defaults: Mapping[str, Any] | None, kind: Any) -> Parameter:
     default = None if defaults is None else defaults.get(known.name, known.default)
-    kind: Any = tuple[float, float] if known.kind is tuple else known.kind
-    names = [known.flag, *([f"-{known.short}"] if known.short else [])]
+    if kind is None:
+        kind = tuple[float, float] if known.kind is tuple else known.kind
+    names = (known.flag, *known.aliases)
     if known.kind is bool and default is None:
-        names = [f"{known.flag}/--no-{known.flag[2:]}"]
+        names = (f"{known.flag}/--no-{known.flag[2:]}",)
     if known.is_negated and default is not None:
         default = not default
     choices = (*known.extra_choices, *known.choices)
     text = f"{known.label}: {known.help} {one_of(choices) if choices else ''}".strip()
-    return option(known.key, kind | None if default is None else kind, default, panel, text, *names)
+    kind = kind | None if default is None else kind
+    return option(known.key, kind, default, heading, text, *names, metavar=known.metavar)
 
 
 def given_settings(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,14 +70,3 @@ def given_settings(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: not value if known.is_negated else value for name, (known, value) in given.items() if value is not None
     }
-
-
-def with_options(*options: inspect.Parameter) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command's function, which takes ``**values``, the signature that Typer makes its options from."""
-
-    def decorate(command: Callable[..., int]) -> Callable[..., int]:
-        named = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        command.__signature__ = inspect.Signature([*named, *options])  # type: ignore[attr-defined]
-        return command
-
-    return decorate

@@ -1,4 +1,4 @@
-"""The numbers that the paper reports, to stand beside measured ones.
+"""The numbers that the paper reports, for comparison with measured ones.
 
 From D. I. Dimitrov, M. Balunović, N. Konstantinov, M. Vechev, "Data Leakage in Federated Averaging", Transactions on
 Machine Learning Research, 2022: Tables 1 to 4 and 6 to 11 (Table 5 lists networks). Means over 100 clients. Settings of
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from workbench.attack.methods import PAPER_METHODS
 
-__all__ = ["Published", "published"]
+__all__ = ["PAPER_METHODS", "Published", "published"]
 
-# Measure to number, e.g. {"recovered": 65.5, "psnr": 21.5}.
+# From measure to number, e.g. {"recovered": 65.5, "psnr": 21.5}.
 Published = dict[str, float]
 
 _Pairs = tuple[tuple[float, float], ...]
 
-_METHODS = PAPER_METHODS
 _LABEL_METHODS = ("interpolated", "geng_server", "geng_client")
 
-# Percent recovered and PSNR in dB of every method, in the order of _METHODS.
+# Percent recovered and PSNR in dB of every method, in the order of PAPER_METHODS.
 _IMAGES: dict[tuple[int, str], dict[str, _Pairs]] = {
     (1, "femnist"): {
         "1x5x50": ((42.3, 19.7), (42.3, 19.7), (42.3, 19.7), (37.7, 19.5), (37.7, 19.5)),
@@ -135,7 +134,7 @@ _ACCURACIES: dict[str, float] = {
     "pruning 0.5": 66.62,
 }
 
-# Table 11: hours for 100 clients on an NVIDIA RTX 2080 Ti, in the order of _METHODS.
+# Table 11: hours for 100 clients on an NVIDIA RTX 2080 Ti, in the order of PAPER_METHODS.
 _HOURS: dict[str, dict[str, tuple[float, ...]]] = {
     "femnist": {
         "1x5x50": (0.5, 0.5, 0.5, 0.25, 0.25),
@@ -155,7 +154,7 @@ _HOURS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def published(table: int, dataset: str, setting: str, method: str) -> Published:
-    """What the paper reports in one place of a table; nothing where it reports nothing.
+    """What the paper reports in one line of a table; empty where it reports nothing.
 
     >>> published(1, "femnist", "10x5x50", "ours_prior")
     {'recovered': 65.5, 'psnr': 21.5}
@@ -170,11 +169,11 @@ def published(table: int, dataset: str, setting: str, method: str) -> Published:
         pair = _PRIORS.get(dataset, {}).get(setting)
         return _pair(pair and (pair,), ("ours_prior",), method, ("recovered", "psnr"))
     if table == 11:
-        hours = dict(zip(_METHODS, _HOURS.get(dataset, {}).get(setting, ()), strict=False))
+        hours = dict(zip(PAPER_METHODS, _HOURS.get(dataset, {}).get(setting, ()), strict=False))
         return {"seconds": hours[method] * 3600 / 100} if method in hours else {}
     if table == 6 and method == "accuracy":
         return {"accuracy": _ACCURACIES[setting]} if dataset == "femnist" and setting in _ACCURACIES else {}
-    return _pair(_IMAGES.get((table, dataset), {}).get(setting), _METHODS, method, ("recovered", "psnr"))
+    return _pair(_IMAGES.get((table, dataset), {}).get(setting), PAPER_METHODS, method, ("recovered", "psnr"))
 
 
 def _pair(pairs: _Pairs | None, methods: tuple[str, ...], method: str, measures: tuple[str, str]) -> Published:

@@ -1,10 +1,11 @@
-"""The unit of work: one method on one client (or aggregate) in one setting, told completely by its settings."""
+"""The unit of work: one method on one client (or aggregate) in one setting, described completely by its settings."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,30 +16,33 @@ from workbench.data.dataset import ClientData
 from workbench.errors import DataError, WorkbenchError, check_choice, shown
 from workbench.training.weights import Weights
 
-__all__ = ["TASKS", "Unit", "digest_of_pictures", "digest_of_weights"]
+__all__ = ["LABELS", "TASKS", "Row", "Unit", "digest_of_pictures", "digest_of_weights"]
 
 TASKS = ("attack", "labels", "accuracy")
 LABELS = ("known", "recovered", "known_per_batch")
 
+# One finished unit: its key, its settings and what was measured, as plain JSON values.
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Unit:
-    """Everything that decides a result, and nothing else: where files are and how units are run is not part of it.
+    """Everything that decides a result, and nothing else: not where files are, nor how units are run.
 
     Attributes:
         task: ``attack`` an update, recover ``labels`` by formulas alone, or train for an ``accuracy``.
         dataset: its name.
-        pictures: a digest of the clients' pictures: another file of the same name is another unit.
+        pictures: a digest of the clients' pictures; a file of the same name with other pictures is another unit.
         clients: one client, or all of an aggregate.
-        num_images: N of each.
-        network: the name of a built-in one.
+        num_images: N, the number of images of each client.
+        network: the name of a built-in network.
         weights: a digest of trained weights; None for fresh ones from the seed.
         client: how each client trains.
         labels: ``known`` counts, ``recovered`` ones, or counts ``known_per_batch``.
         attack: how the update is attacked.
-        label_methods: of the task ``labels``; those of one unit share all that costs time.
-        rounds: of the task ``accuracy``.
-        seed: of the network, the clients' batches, and the attack.
+        label_methods: for the task ``labels``; the methods of one unit share the expensive computations.
+        rounds: number of training rounds for the task ``accuracy``.
+        seed: for the network, the clients' batches, and the attack.
     """
 
     task: str
@@ -59,42 +63,40 @@ class Unit:
         check_choice("task", self.task, TASKS)
         check_choice("labels", self.labels, LABELS)
         if self.attack is not None and self.task == "attack" and self.labels != "recovered":
-            # How labels would have been recovered decides nothing where they are known.
+            # Where labels are known, the method to recover them does not affect the result.
             object.__setattr__(self, "attack", replace(self.attack, label_method=AttackConfig().label_method))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["client"] = asdict(self.client)
-        values["attack"] = self.attack and asdict(self.attack)
-        plain: dict[str, Any] = json.loads(json.dumps(values))
+        """All fields as plain JSON values."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
     @cached_property
     def key(self) -> str:
-        """A digest of the settings: the same settings, the same key, in any order and on any machine."""
+        """A digest of the settings, independent of their order and of the machine."""
         text = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @staticmethod
     def from_settings(settings: dict[str, Any]) -> Unit:
-        """The unit with these settings; what they do not name has its default."""
+        """The unit with these settings; missing ones take their defaults."""
         try:
-            values = dict(settings)
-            client = dict(values.pop("client"))
-            values["client"] = ClientConfig(**{**client, "defence": DefenceConfig(**client.get("defence", {}))})
-            attack = values.pop("attack", None)
-            values["attack"] = attack and AttackConfig(**attack)
-            values["clients"] = tuple(values["clients"])
-            values["label_methods"] = tuple(values.get("label_methods", ()))
+            client, attack = settings["client"], settings.get("attack")
+            values = {
+                **settings,
+                "clients": tuple(settings["clients"]),
+                "client": ClientConfig(**{**client, "defence": DefenceConfig(**client.get("defence", {}))}),
+                "attack": attack and AttackConfig(**attack),
+                "label_methods": tuple(settings.get("label_methods", ())),
+            }
             return Unit(**values)
-        except (TypeError, KeyError, ValueError, WorkbenchError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError, WorkbenchError) as error:
             raise DataError(f"settings = {shown(settings)} are not those of a unit: {error}.") from None
 
 
-def digest_of_pictures(clients: list[ClientData]) -> str:
-    """Of images and labels, as the clients train on them."""
+def digest_of_pictures(clients: Iterable[ClientData]) -> str:
+    """A digest of the images and labels that the clients train on."""
     digest = hashlib.sha256()
     for client in clients:
         digest.update(client.images.tobytes())
@@ -103,7 +105,7 @@ def digest_of_pictures(clients: list[ClientData]) -> str:
 
 
 def digest_of_weights(weights: Weights) -> str:
-    """Of all arrays and their names."""
+    """A digest of all arrays and their names."""
     digest = hashlib.sha256()
     for layer, arrays in sorted(weights.items()):
         for name, array in sorted(arrays.items()):

@@ -1,4 +1,4 @@
-"""The units of a study done: in this process, in processes of this machine, or on a cluster; one loop for all."""
+"""Measures the units of a study: in this process, in processes of this machine, or on a cluster; one loop for all."""
 
 from __future__ import annotations
 
@@ -15,42 +15,32 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from workbench.errors import ConfigError, DataError, check_count, shown
-from workbench.study.plan.units import Unit
-from workbench.study.run.measure import Place, measure
+from workbench.study.plan.plan import Place
+from workbench.study.plan.units import Row, Unit
+from workbench.study.run.measure import measure
 from workbench.study.run.processes import process_pool
-from workbench.study.run.store import Row, Store
+from workbench.study.run.store import Store
 
-__all__ = ["Cluster", "Executor", "InProcess", "Processes", "Report", "execute"]
+__all__ = ["Cluster", "Executor", "Processes", "Report", "execute"]
 
-# A unit that ended so many workers is left alone: it is likely the reason, for instance too large for their memory.
+# A unit whose process ended this many times has failed; it is the likely cause, for instance by its size in memory.
 ATTEMPTS = 3
 _POLL_SECONDS = 0.5
 _CONNECT_SECONDS = 15
 
 
-class Executor(Protocol):
-    """Where units are done."""
+class Executor:
+    """Measures units one after the other in this process; subclasses measure them elsewhere."""
 
     def width(self) -> int:
-        """How many units can be under way at once."""
-
-    def submit(self, unit: Unit, place: Place) -> Future[Row]:
-        """Have a unit done."""
-
-    def close(self) -> None:
-        """Leave nothing running behind."""
-
-
-class InProcess:
-    """One unit after the other, here."""
-
-    def width(self) -> int:
+        """How many units can run at once."""
         return 1
 
     def submit(self, unit: Unit, place: Place) -> Future[Row]:
+        """Start to measure a unit."""
         future: Future[Row] = Future()
         try:
             future.set_result(measure(unit, place))
@@ -59,11 +49,11 @@ class InProcess:
         return future
 
     def close(self) -> None:
-        pass
+        """Stop everything that was started."""
 
 
-class Processes:
-    """Processes of this machine, spawned, each with cores of its own."""
+class Processes(Executor):
+    """Spawned processes of this machine; each has its share of the cores."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = check_count("jobs", jobs)
@@ -77,20 +67,20 @@ class Processes:
         try:
             return self._pool.submit(measure, unit, place)
         except BrokenProcessPool:
-            # One process that dies ends them all; the loop gives their units out again.
+            # If one process ends, the pool stops them all; the loop submits their units again.
             self._pool.shutdown(wait=True)
             self._pool = process_pool(self._jobs, ignores_interrupts=True)
             return self._pool.submit(measure, unit, place)
 
     def close(self) -> None:
-        # Nobody waits for what is still running by now.
+        # The results of units that still run would be dropped.
         for process in set(multiprocessing.active_children()) - self._others:
             process.terminate()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-class Cluster:
-    """The workers of a Dask scheduler that is already running; they need the workbench and the same files."""
+class Cluster(Executor):
+    """The workers of a running Dask scheduler; they need the workbench and the same files."""
 
     def __init__(self, scheduler: str) -> None:
         try:
@@ -107,7 +97,7 @@ class Cluster:
         if address is None:
             raise ConfigError(f"{wrong}.")
         try:
-            # Dask's client takes long to give up, and longer to go away.
+            # A plain connection first: Dask's client needs long to report that it cannot connect, and to close.
             socket.create_connection((address[1], int(address[2])), timeout=_CONNECT_SECONDS).close()
             self._client = distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
         except (OSError, OverflowError) as error:
@@ -115,13 +105,13 @@ class Cluster:
         self._pool = self._client.get_executor(pure=False)
 
     def width(self) -> int:
-        # Workers come and go; with none there, one unit waits for the first to come.
+        # The number of workers changes; with none, one unit waits for the first.
         return max(1, sum(self._client.nthreads().values()))
 
     def submit(self, unit: Unit, place: Place) -> Future[Row]:
         if self._client.status != "running":
             raise DataError(
-                "the Dask scheduler is gone; what was finished is kept, and the same command goes on from there."
+                "the Dask scheduler is gone; finished units are stored, and the same command measures the rest."
             )
         future: Future[Row] = self._pool.submit(measure, unit, place)
         return future
@@ -133,13 +123,13 @@ class Cluster:
 
 @dataclass
 class Report:
-    """How far a study came.
+    """What one call of `execute` did.
 
     Attributes:
-        done: units finished here.
-        before: units that were finished already.
-        failed: units that could not be done, and why; they are tried again the next time.
-        is_stopped: whether Ctrl-C ended it early.
+        done: units measured by this call.
+        before: units that were in the store already.
+        failed: units that failed, each with the reason; they are not stored, so the next run tries them again.
+        is_stopped: whether Ctrl-C ended the run early.
     """
 
     done: int = 0
@@ -156,94 +146,73 @@ def execute(
     on_row: Callable[[Unit, Row], None] = lambda unit, row: None,
     on_wait: Callable[[int], None] = lambda others: None,
 ) -> Report:
-    """Do what is missing of the units; each result is in the store before ``on_row`` hears of it.
+    """Measure the units that are not in the store; each result is stored before ``on_row`` is called with it.
 
     Args:
-        units: in the order in which to do them.
+        units: in the order in which to measure them.
         place: where they find their files.
-        store: where results go, and where other processes tell what they are at.
-        executor: where units are done.
-        on_row: called with every unit that is finished, here or by another process.
-        on_wait: called with the number of units that other processes are at, while nothing is left to do here.
+        store: where results are stored, and where processes claim units.
+        executor: where units are measured.
+        on_row: called with every finished unit, measured here or by another process.
+        on_wait: called with the number of units that other processes are measuring, while none are left for this one.
     """
-    finished = set(store.rows(units))
+    finished = store.rows(units)
     report = Report(before=len(finished))
     todo = [unit for unit in units if unit.key not in finished]
     elsewhere: list[Unit] = []
     running: dict[Future[Row], Unit] = {}
-    deaths: Counter[str] = Counter()
-    with _stopping_softly() as stop:
-        while (todo or running or elsewhere) and not (stop.is_set() and not running):
+    attempts: Counter[str] = Counter()
+    with _deferred_interrupts() as stop:
+        while running or ((todo or elsewhere) and not stop.is_set()):
             while todo and len(running) < executor.width() and not stop.is_set():
                 unit = todo.pop(0)
                 if store.claim(unit):
                     running[executor.submit(unit, place)] = unit
                 else:
                     elsewhere.append(unit)
-            if not running:
-                if not stop.is_set() and elsewhere:
-                    todo, elsewhere = _look_again(elsewhere, store, on_row, on_wait, stop)
-                continue
+            if not running and not stop.is_set():
+                todo, elsewhere = _still_missing(elsewhere, store, on_row), []
+                if todo:
+                    on_wait(len(todo))
+                    stop.wait(_POLL_SECONDS)
             done, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
             for future in done:
                 unit = running.pop(future)
-                _take(future, unit, store, report, todo, deaths, on_row)
+                try:
+                    row = future.result()
+                except Exception as error:
+                    store.release(unit)
+                    attempts[unit.key] += 1
+                    if isinstance(error, BrokenProcessPool) and attempts[unit.key] < ATTEMPTS:
+                        todo.insert(0, unit)
+                    else:
+                        report.failed.append((unit, _reason(error)))
+                else:
+                    store.finish(unit, row)
+                    report.done += 1
+                    on_row(unit, {"key": unit.key, "settings": unit.settings, **row})
         report.is_stopped = stop.is_set()
     return report
 
 
-def _look_again(
-    elsewhere: list[Unit],
-    store: Store,
-    on_row: Callable[[Unit, Row], None],
-    on_wait: Callable[[int], None],
-    stop: threading.Event,
-) -> tuple[list[Unit], list[Unit]]:
-    """What others were at: finished ones are told, the rest is tried again after a moment."""
-    rows = store.rows(elsewhere)
-    for unit in elsewhere:
+def _still_missing(units: list[Unit], store: Store, on_row: Callable[[Unit, Row], None]) -> list[Unit]:
+    """Report the units that other processes have finished; return the rest."""
+    rows = store.rows(units)
+    for unit in units:
         if unit.key in rows:
             on_row(unit, rows[unit.key])
-    left = [unit for unit in elsewhere if unit.key not in rows]
-    if left:
-        on_wait(len(left))
-        stop.wait(_POLL_SECONDS)
-    return left, []
+    return [unit for unit in units if unit.key not in rows]
 
 
-def _take(
-    future: Future[Row],
-    unit: Unit,
-    store: Store,
-    report: Report,
-    todo: list[Unit],
-    deaths: Counter[str],
-    on_row: Callable[[Unit, Row], None],
-) -> None:
-    try:
-        row = future.result()
-    except Exception as error:
-        deaths[unit.key] += 1
-        if isinstance(error, BrokenProcessPool) and deaths[unit.key] < ATTEMPTS:
-            todo.insert(0, unit)
-            store.release(unit)
-            return
-        store.release(unit)
-        why = str(error) or type(error).__name__
-        if isinstance(error, BrokenProcessPool):
-            why = f"its process ended {ATTEMPTS} times, perhaps for lack of memory"
-        report.failed.append(
-            (unit, why if isinstance(error, (ConfigError, DataError)) else f"{type(error).__name__}: {why}")
-        )
-        return
-    store.finish(unit, row)
-    report.done += 1
-    on_row(unit, {"key": unit.key, "settings": unit.settings, **row})
+def _reason(error: Exception) -> str:
+    if isinstance(error, BrokenProcessPool):
+        return f"its process ended {ATTEMPTS} times, perhaps because memory ran out."
+    return str(error) if isinstance(error, (ConfigError, DataError)) else f"{type(error).__name__}: {error}"
 
 
 @contextmanager
-def _stopping_softly() -> Iterator[threading.Event]:
-    """The event is set by the first Ctrl-C; the second one interrupts as usual."""
+def _deferred_interrupts() -> Iterator[threading.Event]:
+    """The first Ctrl-C sets the event; the second one interrupts as usual."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -253,8 +222,8 @@ def _stopping_softly() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        # Past Python's own files, which the signal may have interrupted.
-        os.write(2, b"\nStopping after the unit under way; Ctrl-C again stops at once.\n")
+        # Not through sys.stderr, whose write the signal may have interrupted.
+        os.write(2, b"\nStopping after the current unit; Ctrl-C again stops at once.\n")
 
     before = signal.signal(signal.SIGINT, handle)
     try:

@@ -1,4 +1,4 @@
-"""One unit of a study measured: the client trains, the server attacks, and the result is told as plain values."""
+"""Measures one unit: the client trains, the server attacks, and the result is a row of plain values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 import os
 import platform
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -17,58 +15,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench import models
 from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, network_statistics
 from workbench.attack.prepare import prepare
-from workbench.data import ClientData, Dataset, load_dataset
+from workbench.data import Dataset, Truth
 from workbench.errors import DataError
 from workbench.federated import Observation, accuracy, aggregate, client_update_with_secrets, server_rounds
 from workbench.files.weights import load_weights
 from workbench.metrics import label_errors, score
 from workbench.session.session import find_device
-from workbench.study.plan.units import Unit, digest_of_pictures, digest_of_weights
-from workbench.study.run.processes import own_cores
-from workbench.study.run.store import Row
-from workbench.study.show.pictures import keep_pictures
+from workbench.study.plan.plan import Place, network
+from workbench.study.plan.units import Row, Unit, digest_of_pictures, digest_of_weights
+from workbench.study.run.pictures import save_pictures
+from workbench.study.run.processes import available_cores
 from workbench.training.model import Model
 from workbench.training.weights import Weights
 
-__all__ = ["Place", "measure"]
+__all__ = ["measure"]
 
-# Between two scores, which take a moment themselves.
+# Steps between two scores; scoring takes time too.
 SCORE_EVERY = 25
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a unit finds what it needs, on the machine that runs it; no part of what it is.
-
-    Attributes:
-        data: the files of the data set; None for a bundled one.
-        weights: files with trained weights.
-        device: as for `AttackSession`.
-        pictures: a folder for the pictures that attacks find; None keeps none.
-    """
-
-    data: str | None = None
-    weights: tuple[str, ...] = ()
-    device: str = "auto"
-    pictures: str | None = None
-
-    def dataset(self, name: str) -> Dataset:
-        return _dataset(name, self.data)
-
-
-@lru_cache(maxsize=4)
-def _dataset(name: str, path: str | None) -> Dataset:
-    return load_dataset(name, path=path)
-
-
-@lru_cache(maxsize=16)
-def network(name: str, num_classes: int, image_shape: tuple[int, int, int]) -> Model:
-    """A built-in network for a data set."""
-    options = {"image_shape": image_shape} if name == "mlp" else {}
-    return models.build(name, num_classes=num_classes, **options)
 
 
 @lru_cache(maxsize=16)
@@ -83,43 +48,42 @@ def _server_weights(model: Model, seed: int, digest: str | None, files: tuple[st
 
 
 def measure(unit: Unit, place: Place | None = None) -> Row:
-    """Do a unit: its result as plain JSON values, without its settings."""
+    """Measure a unit; the result as plain JSON values, without key and settings."""
     place = Place() if place is None else place
     dataset = place.dataset(unit.dataset)
     model = network(unit.network, dataset.num_classes, dataset.image_shape)
     task = {"attack": _attack, "labels": _labels, "accuracy": _accuracy}[unit.task]
     device = find_device(place.device)
     started = time.perf_counter()
-    with _peak_memory(device) as memory, jax.default_device(device):
+    is_reset = _reset_peak_memory()
+    with jax.default_device(device):
         result = task(unit, place, dataset, model)
     result.setdefault("seconds", round(time.perf_counter() - started, 3))
     return {
         **result,
-        "peak_memory": memory["bytes"],
-        "device": f"{device.platform}: {device.device_kind}, {len(own_cores())} of {os.cpu_count()} cores",
+        "peak_memory": _peak_memory(device, is_reset),
+        "device": f"{device.platform}: {device.device_kind}, {len(available_cores())} of {os.cpu_count()} cores",
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def _clients(unit: Unit, dataset: Dataset) -> list[ClientData]:
-    clients = [dataset.client(index, unit.num_images) for index in unit.clients]
-    if digest_of_pictures(clients) != unit.pictures:
+def _truth(unit: Unit, dataset: Dataset) -> Truth:
+    truth = Truth(tuple(dataset.client(index, unit.num_images) for index in unit.clients))
+    if digest_of_pictures(truth) != unit.pictures:
         raise DataError(
             f"the files of {unit.dataset} on this machine hold other pictures of client {unit.clients[0]} than those "
             "the study was planned with; give every machine the same files."
         )
-    return clients
+    return truth
 
 
-def _observe(
-    unit: Unit, place: Place, model: Model, clients: list[ClientData]
-) -> tuple[Observation, np.ndarray[Any, Any]]:
-    """What the server sees, and [A, E, N] the order of images in every client's batches, which it does not."""
+def _observe(unit: Unit, place: Place, model: Model, truth: Truth) -> tuple[Observation, np.ndarray[Any, Any]]:
+    """What the server sees, and the order of images in every client's batches [A, E, N], which it does not see."""
     weights = _server_weights(model, unit.seed, unit.weights, place.weights)
     updates = [
         client_update_with_secrets(model, weights, client, unit.client, seed=unit.seed + number)
-        for number, client in enumerate(clients)
+        for number, client in enumerate(truth)
     ]
     seen = [observation for observation, _ in updates]
     return seen[0] if len(seen) == 1 else aggregate(seen), np.stack([hidden.order for _, hidden in updates])
@@ -127,15 +91,15 @@ def _observe(
 
 def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
     assert unit.attack is not None
-    clients = _clients(unit, dataset)
-    observation, order = _observe(unit, place, model, clients)
+    truth = _truth(unit, dataset)
+    observation, order = _observe(unit, place, model, truth)
     known: dict[str, Any] = {}
     if unit.labels == "known":
-        known["label_counts"] = np.stack([client.label_counts for client in clients])
+        known["label_counts"] = truth.label_counts
     elif unit.labels == "known_per_batch":
-        known["batch_labels"] = np.stack([client.labels[o] for client, o in zip(clients, order, strict=True)])
+        known["batch_labels"] = np.stack([client.labels[o] for client, o in zip(truth, order, strict=True)])
         if unit.attack.method == "shared":
-            # As in the paper's experiments: one set of images in many orders needs the order, more than counts tell.
+            # As in the paper's experiments: with one set of images for all epochs, the attack also needs their order.
             known["image_order"] = order
     started = time.perf_counter()
     attack = prepare(model, observation, unit.attack, seed=unit.seed, device=find_device(place.device), **known)
@@ -148,9 +112,9 @@ def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
         state, infos = attack.advance(state, attack.steering, steps)
         seconds += time.perf_counter() - started
         with np.errstate(over="ignore", invalid="ignore"):
-            # Images on their way to infinity are scored like any others.
+            # The images of a diverging attack may overflow; they are scored all the same.
             found = attack.reconstruct(state)
-            quality = score(found, clients)
+            quality = score(found, truth)
         loss = float(infos.loss[-1]) if len(infos.loss) else math.nan
         numbers = (_finite(quality.psnr.mean(), 3), round(quality.recovered_percent, 4), _finite(loss, 9))
         curve.append([int(state.step), round(seconds, 2), *numbers])
@@ -158,25 +122,24 @@ def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
             outcome = "diverged"
             break
     if place.pictures is not None:
-        keep_pictures(place.pictures, unit.key, found, quality, clients)
-    true_counts = np.sum([client.label_counts for client in clients], axis=0)
+        save_pictures(place.pictures, unit.key, found, quality, truth)
     return {
         "outcome": outcome,
         "steps": int(state.step),
         "seconds": round(seconds, 2),
         "psnr": [_finite(value, 3) for value in quality.psnr],
         "ssim": [_finite(value, 4) for value in quality.ssim],
-        # What the attacker would have predicted for each image, beside what it is.
+        # The PSNR that the attacker would predict for each image.
         "confidence": [_finite(value, 2) for value in found.confidence[quality.order]],
         "recovered_percent": round(quality.recovered_percent, 4),
-        "label_errors": label_errors(true_counts, attack.label_counts.sum(0)),
-        # Step, seconds, mean PSNR, percent recovered and loss along the way.
+        "label_errors": label_errors(truth.label_counts.sum(0), attack.label_counts.sum(0)),
+        # Step, seconds, mean PSNR, percent recovered and loss at every score.
         "curve": curve,
     }
 
 
 def _finite(value: float, digits: int) -> float | None:
-    """JSON has no other numbers."""
+    """The rounded value; None for NaN and infinity, which JSON does not have."""
     return round(float(value), digits) if math.isfinite(value) else None
 
 
@@ -191,41 +154,40 @@ def _server_statistics(model: Model, seed: int, digest: str | None, files: tuple
 
 
 def _labels(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
-    clients = _clients(unit, dataset)
-    observation, _ = _observe(unit, place, model, clients)
+    truth = _truth(unit, dataset)
+    observation, _ = _observe(unit, place, model, truth)
     ends = None
     if set(unit.label_methods) != {"refined"}:
-        # The server's end is that of every client, and the client's that of every formula.
+        # All clients share the statistics of the server's weights, and all formulas those of the client's.
         ends = (
             _server_statistics(model, unit.seed, unit.weights, place.weights),
             network_statistics(model, observation.client_weights, _dummy_inputs(model, unit.seed)),
         )
-    true_counts = np.sum([client.label_counts for client in clients], axis=0)
     errors = {}
     for method in unit.label_methods:
         found = estimate_labels(model, observation, method, seed=unit.seed, config=unit.attack, statistics=ends)
-        errors[method] = label_errors(true_counts, found.whole)
+        errors[method] = label_errors(truth.label_counts.sum(0), found.whole)
     return {"outcome": "finished", "label_errors": errors}
 
 
 def _accuracy(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
-    """Train on every client's first images, test on the rest; the mean over clients."""
-    clients = _clients(unit, dataset)
+    """Train on every client's first images and test on the rest; the mean accuracy over clients."""
+    truth = _truth(unit, dataset)
     rest = [dataset.client(index, None) for index in unit.clients]
     weights, history = server_rounds(
         model,
         _server_weights(model, unit.seed, unit.weights, place.weights),
-        clients,
+        list(truth),
         unit.client,
         rounds=unit.rounds or 1,
-        clients_per_round=min(10, len(clients)),
+        clients_per_round=min(10, len(truth)),
         seed=unit.seed,
         progress=False,
     )
     tested = [client for client in rest if client.num_images > unit.num_images]
     if not tested:
         raise DataError(
-            f"no client of {unit.dataset} has more than {unit.num_images} images, so none is left to test on."
+            f"no client of {unit.dataset} has more than {unit.num_images} images, so no images are left to test on."
         )
     of_clients = [
         accuracy(model, weights, client.inputs[unit.num_images :], client.labels[unit.num_images :])
@@ -240,27 +202,20 @@ def _accuracy(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
     }
 
 
-# What it took
-
-
-@contextmanager
-def _peak_memory(device: jax.Device) -> Any:
-    """``memory["bytes"]`` afterwards: the most that was in use, on the device or of this process."""
-    memory = {"bytes": 0}
-    resets = Path("/proc/self/clear_refs")
+def _reset_peak_memory() -> bool:
+    """Whether the process's peak now counts from here; only Linux can reset it."""
     try:
-        # Linux starts counting anew; elsewhere the peak is that of the process since it began.
-        resets.write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        resets = None  # type: ignore[assignment]
-    try:
-        yield memory
-    finally:
-        memory["bytes"] = int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)) or _process_peak(resets)
+        return False
+    return True
 
 
-def _process_peak(resets: Path | None) -> int:
-    if resets is not None:
+def _peak_memory(device: jax.Device, is_reset: bool) -> int:
+    """The most bytes that were in use, on the device where it reports them and by this process otherwise."""
+    if on_device := (device.memory_stats() or {}).get("peak_bytes_in_use", 0):
+        return int(on_device)
+    if is_reset:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024

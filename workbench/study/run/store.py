@@ -1,6 +1,6 @@
-"""Where results are kept: one committed row for every finished unit, and who is at which of the others.
+"""The store of results: one committed row for every finished unit, and claims on the units that processes measure.
 
-A SQLite file with a write-ahead log, on a disk of this machine; JSON lines for keeping and passing on.
+A SQLite file with a write-ahead log, on a local disk; JSON lines for archives and for other machines.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import DataError, check_number, shown
+from workbench.files.reading import reading
 from workbench.files.writing import make_folder, write_atomically
-from workbench.study.plan.units import Unit
+from workbench.study.plan.units import Row, Unit
 
-__all__ = ["LEASE_SECONDS", "Row", "Store", "read_rows", "write_rows"]
+__all__ = ["LEASE_SECONDS", "Store", "read_rows", "write_rows"]
 
-# One finished unit: its key, its settings and what was measured, as plain JSON values.
-Row = dict[str, Any]
-
-# A claim that nobody renewed for so long is free again: its process is gone, or its machine.
+# A claim that was not renewed for this long is free again: its process or its machine is gone.
 LEASE_SECONDS = 120.0
 
 _SCHEMA = """
@@ -47,7 +45,7 @@ CREATE TABLE IF NOT EXISTS claims (
 ) WITHOUT ROWID;
 """
 
-# Which settings there are, as SQLite's whole number for an application's own use: with others, keys are others.
+# A checksum of the settings' names, stored as SQLite's user_version: when the names change, so do the keys.
 _NAMES = [field.name for kind in (Unit, ClientConfig, DefenceConfig, AttackConfig) for field in fields(kind)]
 _KNOWN_SETTINGS = zlib.crc32(" ".join(_NAMES).encode()) & (2**31 - 1)
 
@@ -62,11 +60,11 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
-        """Open the file, and make it where there is none.
+        """Open the file, or create it.
 
         Args:
             path: of the file.
-            lease_seconds: how long a claim holds without being renewed; it is renewed as long as this process lives.
+            lease_seconds: how long a claim holds without renewal; this process renews its claims as long as it runs.
         """
         try:
             self.path = Path(path)
@@ -76,21 +74,21 @@ class Store:
         self._owner = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._renewal: threading.Thread | None = None
         make_folder(self.path.parent, "the store's folder")
-        with self._telling():
-            # Guarded by a lock of ours, because the heartbeat has a thread of its own.
+        with self._translated_errors():
+            # Guarded by our lock, because a second thread renews the claims.
             self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         try:
-            with self._telling():
+            with self._translated_errors():
                 self._connection.execute("PRAGMA journal_mode = WAL")
-                # A finished unit may have taken an hour: it must survive a power cut, too.
+                # A unit may take an hour to measure, so a finished one must survive a power failure.
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._connection.executescript(_SCHEMA)
             with self._writing():
-                # Now, not after the first unit: a file that cannot be written would lose it.
+                # Write now: a file that is not writable must be reported before the first unit is measured.
                 self._connection.execute("DELETE FROM claims WHERE key IN (SELECT key FROM results)")
-                self._renew_keys()
+                self._update_keys()
         except DataError:
             self._connection.close()
             raise
@@ -102,57 +100,52 @@ class Store:
         self.close()
 
     def __len__(self) -> int:
-        with self._lock, self._telling():
-            return int(self._connection.execute("SELECT count(*) FROM results").fetchone()[0])
+        return int(self._query("SELECT count(*) FROM results")[0][0])
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
 
     def close(self) -> None:
-        """Give back what was claimed and not finished."""
+        """Release unfinished claims and close the file."""
         if self._closed.is_set():
             return
         self._closed.set()
-        if self._heart is not None:
-            self._heart.join()
-        try:
-            with self._writing():
-                self._connection.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
-        except DataError:
-            # Claims of a process that has ended are free anyway.
-            pass
+        if self._renewal is not None:
+            self._renewal.join()
+        # If this fails, the claims are still free: their process has ended.
+        with suppress(DataError):
+            self._query("DELETE FROM claims WHERE owner = ?", self._owner)
         self._connection.close()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Errors of the database as one sentence."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn errors of the database into a DataError of one sentence."""
         try:
             yield
         except sqlite3.Error as error:
             raise DataError(f"store = '{self.path}' cannot be used: {error}.{_advice(str(error))}") from None
 
+    def _query(self, sql: str, *values: object) -> list[Any]:
+        """The rows of one statement, which is a transaction by itself."""
+        with self._lock, self._translated_errors():
+            return self._connection.execute(sql, values).fetchall()
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction: all of it or nothing."""
-        with self._lock, self._telling():
+        """One transaction: the connection commits it at the end, and rolls it back after an error."""
+        with self._lock, self._translated_errors(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+            yield
 
-    def _renew_keys(self) -> None:
-        """Rows of an earlier version, which had fewer settings, get the keys that they have now."""
+    def _update_keys(self) -> None:
+        """Give rows of an earlier version, which had fewer settings, their present keys."""
         if self._connection.execute("PRAGMA user_version").fetchone()[0] == _KNOWN_SETTINGS:
             return
         for key, settings in self._connection.execute("SELECT key, settings FROM results").fetchall():
             try:
                 unit = Unit.from_settings(json.loads(settings))
             except DataError:
-                # Of a later version: not for us to read, nor to lose.
+                # A row of a later version is not readable here, and stays as it is.
                 continue
             if unit.key != key:
                 values = (unit.key, _text(unit.settings), key)
@@ -162,24 +155,20 @@ class Store:
                 self._connection.execute("DELETE FROM results WHERE key = ?", (key,))
         self._connection.execute(f"PRAGMA user_version = {_KNOWN_SETTINGS}")
 
-    # Results
-
     def rows(self, units: Iterable[Unit]) -> dict[str, Row]:
-        """The finished ones among the units, by key."""
+        """The rows of the finished units among these, by key."""
         found: dict[str, Row] = {}
-        with self._lock, self._telling():
-            for key in {unit.key for unit in units}:
-                row = self._connection.execute("SELECT settings, result FROM results WHERE key = ?", (key,)).fetchone()
-                if row is not None:
-                    found[key] = {"key": key, "settings": json.loads(row[0]), **json.loads(row[1])}
+        for key in {unit.key for unit in units}:
+            for settings, result in self._query("SELECT settings, result FROM results WHERE key = ?", key):
+                found[key] = {"key": key, "settings": json.loads(settings), **json.loads(result)}
         return found
 
     def finish(self, unit: Unit, result: Row) -> bool:
-        """Keep a result for good; whether it is the first one of this unit."""
+        """Store a result; whether it is the first one of this unit."""
         return self._insert([(unit, result)]) == 1
 
     def add_rows(self, rows: Iterable[Row]) -> int:
-        """Take over rows from elsewhere, such as `read_rows` gives; how many were new."""
+        """Import rows, such as those of `read_rows`; how many were new."""
         pairs = []
         for row in rows:
             result = {name: value for name, value in row.items() if name not in ("key", "settings")}
@@ -195,10 +184,8 @@ class Store:
                 self._connection.execute("DELETE FROM claims WHERE key = ?", (unit.key,))
         return new
 
-    # Claims
-
     def claim(self, unit: Unit) -> bool:
-        """Whether the unit is now this process's to do: it is neither finished nor another living process's."""
+        """Claim a unit for this process; False if it is finished or claimed by another running process."""
         with self._writing():
             if self._connection.execute("SELECT 1 FROM results WHERE key = ?", (unit.key,)).fetchone():
                 return False
@@ -211,48 +198,44 @@ class Store:
                 "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?)",
                 (unit.key, self._owner, socket.gethostname(), os.getpid(), time.time() + self.lease_seconds),
             )
-        if self._heart is None:
-            self._heart = threading.Thread(target=self._beat, name="study store", daemon=True)
-            self._heart.start()
+        if self._renewal is None:
+            self._renewal = threading.Thread(target=self._renew_claims, name="study store", daemon=True)
+            self._renewal.start()
         return True
 
     def release(self, unit: Unit) -> None:
-        """Give a claimed unit back unfinished."""
-        with self._writing():
-            self._connection.execute("DELETE FROM claims WHERE key = ? AND owner = ?", (unit.key, self._owner))
+        """Release the claim on an unfinished unit."""
+        self._query("DELETE FROM claims WHERE key = ? AND owner = ?", unit.key, self._owner)
 
-    def _beat(self) -> None:
+    def _renew_claims(self) -> None:
         while not self._closed.wait(self.lease_seconds / 4):
-            # A beat that fails is not the end: the next one may come in time, and `finish` tells what is wrong.
-            try:
-                with self._writing():
-                    expires = time.time() + self.lease_seconds
-                    self._connection.execute("UPDATE claims SET expires = ? WHERE owner = ?", (expires, self._owner))
-            except DataError:
-                continue
+            # The next renewal may succeed in time, and `finish` reports an error that persists.
+            with suppress(DataError):
+                expires = time.time() + self.lease_seconds
+                self._query("UPDATE claims SET expires = ? WHERE owner = ?", expires, self._owner)
 
 
 def _is_alive(host: str, pid: int, expires: float) -> bool:
+    """Whether a claim holds: it has not expired and, if it is of this machine, its process still runs."""
     if time.time() > expires:
         return False
     if host != socket.gethostname():
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        # A process that this user may not signal runs; one that does not exist has ended.
+        return isinstance(error, PermissionError)
     return True
 
 
 def _advice(reason: str) -> str:
     if "full" in reason or "disk I/O" in reason:
-        return " Make room on its disk, or name another file; what was finished before is kept."
+        return " Free space on its disk, or use another file; finished units are kept."
     if "readonly" in reason or "unable to open" in reason:
-        return " Name a file in a folder that can be written."
+        return " Use a file in a writable folder."
     if "not a database" in reason or "malformed" in reason:
-        return " Name a store of a study, or a new file."
+        return " Use the store of a study, or a new file."
     return ""
 
 
@@ -263,22 +246,19 @@ def _text(values: Row) -> str:
 def read_rows(path: str | os.PathLike[str]) -> list[Row]:
     """The rows of a file of JSON lines."""
     file = Path(path)
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not isinstance(row.get("settings"), dict):
-            raise DataError(f"{file}, line {number}: {shown(line)} is not a result of a study.")
-        rows.append(row)
+    with reading(file, "JSON lines that a study exported"):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict) or not isinstance(row.get("settings"), dict):
+                raise DataError(f"line {number}: {shown(line)} is not a result of a study.")
+            rows.append(row)
     return rows
 
 
 def write_rows(path: str | os.PathLike[str], rows: Iterable[Row]) -> None:
-    """Write rows as JSON lines, the whole file at once."""
+    """Write rows as JSON lines; the file is replaced atomically."""
     write_atomically(path, "".join(f"{_text(row)}\n" for row in rows).encode())

@@ -1,22 +1,20 @@
-"""A table as a picture: measured means with standard errors, crosses where the paper is; and quality over time."""
+"""Plots of a table: measured means with standard errors with the paper's values, and quality over time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from workbench.errors import ConfigError
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-
-    from workbench.study.show.results import Line, Results
+from workbench.study.show.lines import Line
 
 __all__ = ["draw", "draw_over_time"]
 
@@ -27,33 +25,39 @@ _PANELS = {
 }
 
 
-def draw(results: Results) -> Figure:
-    """One panel for each measure; settings side by side, methods by colour."""
-    panels = [*_PANELS[results.plan.measure]]
-    lines = [line for line in results.lines if line.entry.method != "accuracy"]
-    trained = [line for line in results.lines if line.entry.method == "accuracy"]
+def draw(title: str, kind: str, lines: Sequence[Line]) -> Figure:
+    """One panel for each measure; settings side by side, methods by colour.
+
+    Args:
+        title: of the figure.
+        kind: ``images``, ``labels`` or ``seconds``: which numbers to draw.
+        lines: of the table.
+    """
+    panels = [*_PANELS[kind]]
+    attacks = [line for line in lines if line.entry.method != "accuracy"]
+    trained = [line for line in lines if line.entry.method == "accuracy"]
     if trained:
         panels.append(("accuracy", "accuracy (%)"))
-    settings = list(dict.fromkeys(line.entry.setting for line in results.lines))
+    settings = list(dict.fromkeys(line.entry.setting for line in lines))
     figure = Figure(
         figsize=(max(6.0, 2.2 + 1.15 * len(settings)), 3.0 * len(panels) + 0.9), layout="constrained", dpi=130
     )
     FigureCanvasAgg(figure)
     for axes, (measure, label) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        _panel(axes, trained if measure == "accuracy" else lines, settings, measure)
+        _panel(axes, trained if measure == "accuracy" else attacks, settings, measure)
         axes.set_ylabel(label)
         if measure == "seconds":
             axes.set_yscale("log")
         elif measure != "psnr":
             axes.set_ylim(0, max(axes.get_ylim()[1], 1))
-    methods = list(dict.fromkeys(line.entry.method for line in lines))
+    methods = list(dict.fromkeys(line.entry.method for line in attacks))
     handles: list[Artist] = [Patch(color=f"C{number}", label=method) for number, method in enumerate(methods)]
     handles += [
         Line2D([], [], marker=marker, color="0.3", linestyle="none", label=label)
         for marker, label in (("o", "measured"), ("x", "paper"))
-        if marker == "o" or any(line.entry.published for line in results.lines)
+        if marker == "o" or any(line.entry.published for line in lines)
     ]
-    figure.suptitle(results.plan.title, fontsize="medium")
+    figure.suptitle(title, fontsize="medium")
     figure.legend(
         handles=handles,
         loc="outside lower center",
@@ -83,13 +87,13 @@ def _panel(axes: Axes, lines: list[Line], settings: list[str], measure: str) -> 
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_over_time(results: Results) -> Figure:
+def draw_over_time(lines: Sequence[Line]) -> Figure:
     """Mean PSNR and percent recovered against seconds: one column for each setting, one line for each method.
 
-    Seconds are those of the machine that measured; clients count alike at the same step, and the last marker is the
-    end.
+    Seconds are those of the machine that measured. Values are means over clients at the same step; a marker shows the
+    last one.
     """
-    lines = [line for line in results.lines if any(row.get("curve") for row in line.rows)]
+    lines = [line for line in lines if any(row.get("curve") for row in line.rows)]
     if not lines:
         raise ConfigError("no attack has been measured yet, so there is nothing to draw over time.")
     settings = list(dict.fromkeys(line.entry.setting for line in lines))
@@ -119,7 +123,7 @@ def draw_over_time(results: Results) -> Figure:
 
 
 def _mean_curve(line: Line) -> tuple[Any, Any, Any, int]:
-    """Seconds, PSNR and percent recovered at the steps that all clients reached, and how many clients that is."""
+    """Seconds, PSNR and percent recovered at the steps that all clients reached, and the number of clients."""
     curves = [row["curve"] for row in line.rows if row.get("curve")]
     steps = sorted(set.intersection(*({int(point[0]) for point in curve} for curve in curves)))
     points = [[point[1:4] for point in curve if int(point[0]) in steps] for curve in curves]

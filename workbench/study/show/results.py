@@ -1,101 +1,64 @@
-"""What a study found, beside what the paper reports: as text, files, a data frame, and plots."""
+"""What a study measured, and what the paper reports: as text, files, a data frame, and plots."""
 
 from __future__ import annotations
 
 import csv
 import html
 import io
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ConfigError, check_choice
 from workbench.files.writing import write_atomically
-from workbench.study.plan.tables import Entry, Plan
-from workbench.study.run.store import Row
+from workbench.study.plan.plan import Plan
+from workbench.study.plan.units import Row
+from workbench.study.show.lines import Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "Line", "Results"]
+__all__ = ["FORMATS", "Results"]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over clients, and its standard error where there are several."""
+def _mean(measure: str, digits: int) -> Callable[[Line], str]:
+    def text(line: Line) -> str:
+        estimate = line.estimate(measure)
+        return "" if estimate is None else estimate.text(digits)
 
-    mean: float
-    error: float | None
-
-    @staticmethod
-    def of(values: Sequence[float]) -> Estimate | None:
-        if not values:
-            return None
-        return Estimate(mean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None)
-
-    def told(self, digits: int) -> str:
-        return f"{self.mean:.{digits}f}" + ("" if self.error is None else f" ± {self.error:.{digits}f}")
+    return text
 
 
-@dataclass(frozen=True)
-class Line:
-    """One place of a table with the numbers so far."""
-
-    entry: Entry
-    rows: tuple[Row, ...]
-
-    def estimate(self, measure: str) -> Estimate | None:
-        """The mean over clients of one measure; several seeds of a client count as one value, their mean."""
-        values: dict[tuple[int, ...], list[float]] = {}
-        for row in self.rows:
-            value = _value(row, measure, self.entry.method)
-            if value is not None:
-                values.setdefault(tuple(row["settings"]["clients"]), []).append(value)
-        return Estimate.of([mean(of_client) for of_client in values.values()])
-
-    def deviation(self, measure: str) -> float | None:
-        """The standard deviation over all units, as the paper reports it for labels."""
-        values = [value for row in self.rows if (value := _value(row, measure, self.entry.method)) is not None]
-        return stdev(values) if len(values) > 1 else None
-
-    @property
-    def told_units(self) -> str:
-        diverged = sum(row["outcome"] != "finished" for row in self.rows)
-        return f"{len(self.rows)}/{len(self.entry.units)}" + (f" ({diverged} diverged)" if diverged else "")
+def _deviation(line: Line) -> str:
+    deviation = line.deviation("errors")
+    return "" if deviation is None else f"{deviation:.2f}"
 
 
-def _value(row: Row, measure: str, method: str) -> float | None:
-    if measure in ("psnr", "ssim"):
-        # A diverged attack may have images without a number.
-        values = [value for value in row.get(measure, ()) if value is not None]
-        return mean(values) if values else None
-    if measure == "recovered":
-        return row.get("recovered_percent")
-    if measure == "accuracy":
-        return row.get("accuracy_percent")
-    if measure == "errors":
-        errors = row.get("label_errors")
-        return errors.get(method) if isinstance(errors, dict) else errors
-    value: float | None = row.get(measure)
-    return value
+def _seconds(line: Line) -> str:
+    seconds = line.estimate("seconds")
+    return "" if seconds is None else f"{seconds.mean:.0f}"
 
 
-# Measure, head of the column, digits.
-_COLUMNS = {
-    "images": (
-        ("recovered", "recovered %", 1),
-        ("psnr", "PSNR dB", 2),
-        ("ssim", "SSIM", 3),
-        ("errors", "label errors", 1),
-    ),
-    "labels": (("errors", "label errors", 2),),
-    "seconds": (("seconds", "seconds", 1),),
+def _published(measure: str, digits: int) -> Callable[[Line], str]:
+    return lambda line: f"{line.entry.published[measure]:.{digits}f}" if measure in line.entry.published else ""
+
+
+# For each kind of table, the columns' heads and how to write a line's cell.
+_COLUMNS: dict[str, dict[str, Callable[[Line], str]]] = {
+    "images": {
+        "recovered %": _mean("recovered", 1),
+        "PSNR dB": _mean("psnr", 2),
+        "SSIM": _mean("ssim", 3),
+        "label errors": _mean("errors", 1),
+        "accuracy %": _mean("accuracy", 1),
+        "seconds": _seconds,
+    },
+    "labels": {"label errors": _mean("errors", 2), "sd": _deviation},
+    "seconds": {"seconds": _mean("seconds", 1)},
 }
+# The paper's numbers: measure to head and digits.
 _PAPER_HEADS = {
     "recovered": ("paper: %", 1),
     "psnr": ("paper: dB", 1),
@@ -104,59 +67,39 @@ _PAPER_HEADS = {
     "seconds": ("paper: seconds", 0),
     "accuracy": ("paper: accuracy", 2),
 }
+_MEASURES = ("recovered", "psnr", "ssim", "errors", "accuracy", "seconds", "peak_memory")
 
 
 class Results:
-    """The numbers of a table so far, ready to be looked at and written.
+    """The numbers of a table so far.
 
-    In a notebook it shows itself; ``print`` gives plain text.
+    A notebook shows them as a table; ``print`` gives plain text.
     """
 
     def __init__(self, plan: Plan, rows: Mapping[str, Row]) -> None:
-        """Gather the rows (by key) that belong to the plan."""
+        """Collect the plan's rows; ``rows`` are by key."""
         self.plan = plan
         lines = [
             Line(entry, tuple(rows[unit.key] for unit in entry.units if unit.key in rows)) for entry in plan.entries
         ]
-        # What was neither asked for, nor measured before, nor reported by the paper, is no line.
+        # A line that is neither wanted, nor measured, nor in the paper is not shown.
         self.lines = [line for line in lines if line.entry.is_wanted or line.rows or line.entry.published]
 
-    # As a table of texts, from which every format is made
-
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """The heads of the columns, and every line's texts."""
-        columns = _COLUMNS[self.plan.measure]
-        if self.plan.measure == "images" and not any(
-            unit.labels == "recovered" for line in self.lines for unit in line.entry.units
-        ):
-            columns = tuple(column for column in columns if column[0] != "errors")
-        if any(line.entry.method == "accuracy" for line in self.lines):
-            columns = (*columns, ("accuracy", "accuracy %", 1))
-        reported = [name for name in _PAPER_HEADS if any(name in line.entry.published for line in self.lines)]
-        heads = ["setting", "method", "units", *(head for _, head, _ in columns)]
-        if self.plan.measure == "labels":
-            heads.append("sd")
-        if self.plan.measure == "images":
-            heads.append("seconds")
-        heads += [_PAPER_HEADS[name][0] for name in reported]
-        body = []
-        for line in self.lines:
-            cells = [line.entry.setting, line.entry.method, line.told_units]
-            for measure, _, digits in columns:
-                estimate = line.estimate(measure)
-                cells.append("" if estimate is None else estimate.told(digits))
-            if self.plan.measure == "labels":
-                deviation = line.deviation("errors")
-                cells.append("" if deviation is None else f"{deviation:.2f}")
-            if self.plan.measure == "images":
-                seconds = line.estimate("seconds")
-                cells.append("" if seconds is None else f"{seconds.mean:.0f}")
-            for name in reported:
-                value = line.entry.published.get(name)
-                cells.append("" if value is None else f"{value:.{_PAPER_HEADS[name][1]}f}")
-            body.append(cells)
-        filled = [index for index in range(len(heads)) if index < 3 or any(cells[index] for cells in body)]
-        return [heads[index] for index in filled], [[cells[index] for index in filled] for cells in body]
+        """The heads of the columns, and the cells of every line; columns without any value are left out."""
+        columns: dict[str, Callable[[Line], str]] = {
+            "setting": lambda line: line.entry.setting,
+            "method": lambda line: line.entry.method,
+            "units": lambda line: line.units_text,
+            **_COLUMNS[self.plan.measure],
+            **{head: _published(measure, digits) for measure, (head, digits) in _PAPER_HEADS.items()},
+        }
+        if self.plan.measure == "images" and all(unit.labels != "recovered" for unit in self.plan.shown_units.values()):
+            # Known labels have no errors.
+            del columns["label errors"]
+        filled = {head: [write(line) for line in self.lines] for head, write in columns.items()}
+        filled = {head: cells for head, cells in filled.items() if head in ("setting", "method", "units") or any(cells)}
+        return list(filled), [list(cells) for cells in zip(*filled.values(), strict=True)]
 
     def __str__(self) -> str:
         heads, body = self.cells()
@@ -169,11 +112,10 @@ class Results:
         return "\n".join([self.plan.title, "", texts[0], rule, *texts[1:], *self._footnotes("")])
 
     def _footnotes(self, before: str) -> list[str]:
-        told = "Mean ± standard error over clients."
-        return ["", *(f"{before}{note}" for note in (told, *self.plan.notes))]
+        return ["", *(f"{before}{note}" for note in ("Mean ± standard error over clients.", *self.plan.notes))]
 
     def markdown(self) -> str:
-        """A table for a text such as a README."""
+        """The table in Markdown."""
         heads, body = self.cells()
         lines = [heads, ["---"] * len(heads), *body]
         return "\n".join(
@@ -187,7 +129,7 @@ class Results:
         )
 
     def csv(self) -> str:
-        """Numbers with full digits: one line for each place, with errors and the paper's values in columns."""
+        """The records with full precision, one a line."""
         records = self.records()
         text = io.StringIO()
         writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
@@ -196,8 +138,7 @@ class Results:
         return text.getvalue()
 
     def records(self) -> list[dict[str, Any]]:
-        """One flat record for each place."""
-        measures = ["recovered", "psnr", "ssim", "errors", "accuracy", "seconds", "peak_memory"]
+        """One flat record for each line: means, standard errors and the paper's values."""
         records = []
         for line in self.lines:
             record: dict[str, Any] = {
@@ -206,7 +147,7 @@ class Results:
                 "units": len(line.rows),
                 "planned": len(line.entry.units),
             }
-            for measure in measures:
+            for measure in _MEASURES:
                 estimate = line.estimate(measure)
                 record[measure] = estimate and estimate.mean
                 record[f"{measure}_error"] = estimate and estimate.error
@@ -258,19 +199,19 @@ class Results:
         )
 
     def figure(self) -> Figure:
-        """Bars with standard errors; crosses mark the paper's values."""
+        """Means with standard errors; crosses mark the paper's values."""
         from workbench.study.show.plot import draw
 
-        return draw(self)
+        return draw(self.plan.title, self.plan.measure, self.lines)
 
     def figure_over_time(self) -> Figure:
         """Quality against seconds, for every setting and method measured."""
         from workbench.study.show.plot import draw_over_time
 
-        return draw_over_time(self)
+        return draw_over_time(self.lines)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write a file in the format that its name ends with: .md, .csv, .tex, .txt, .html, .png, .svg or .pdf."""
+        """Write a file; its ending gives the format: .md, .csv, .tex, .txt, .html, .png, .svg or .pdf."""
         file = Path(path)
         kind = check_choice("the ending of the file", file.suffix, FORMATS)
         write_atomically(file, FORMATS[kind](self))

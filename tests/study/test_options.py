@@ -1,0 +1,82 @@
+"""Every option of a study is declared once: Python and the command line take the same ones."""
+
+import ast
+import inspect
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import typer
+
+import workbench.study
+from workbench import study
+from workbench.cli.app import app
+from workbench.errors import ConfigError
+from workbench.study.options import RunOptions, TableOptions
+
+COMMANDS = {"table": (TableOptions, RunOptions), "sweep": (RunOptions,)}
+# What the command line has beside the fields, and what Python alone has.
+OTHERS = {"number", "file", "dataset", "export", "over_time", "help"}
+PYTHON_ONLY = {"progress"}
+
+
+def parameters(command):
+    return {one.name: one for one in typer.main.get_command(app).commands[command].params}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_line_has_every_field_with_its_help_and_default(command):
+    found = parameters(command)
+    expected = {field.name: field for kind in COMMANDS[command] for field in fields(kind)}
+    assert set(found) - OTHERS == set(expected) - PYTHON_ONLY
+    for name, field in expected.items():
+        assert field.metadata["label"]
+        assert field.metadata["help"].endswith("."), f"{name}: {field.metadata['help']} is not a sentence"
+        if name not in PYTHON_ONLY:
+            assert found[name].help == field.metadata["help"]
+            default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+            assert str(found[name].default) == str(default), name
+
+
+def test_options_keep_their_names():
+    names = {option for one in parameters("table").values() for option in one.opts}
+    assert names >= {"--setting", "--settings", "--set", "--repeated-draws", "--only-measured", "--over-time", "--jobs"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: study.table(1, clint=3), "option = 'clint' is unknown; did you mean 'clients'.*store"),
+        (lambda: study.table(1, job=2), "option = 'job' is unknown; did you mean 'jobs'"),
+        (lambda: study.plan_table(1, clients=1, jobs=2), "option = 'jobs' is unknown"),
+        (lambda: study.sweep("grid.toml", prgress="none"), "option = 'prgress' is unknown; did you mean 'progress'"),
+        (lambda: study.table(1, clients=1, only_measured=1), "only_measured = 1 must be True or False"),
+    ],
+)
+def test_a_wrong_name_is_one_sentence(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        call()
+    assert not list(tmp_path.iterdir()), "a store was made for nothing"
+
+
+def test_unknown_names_are_reported_by_run_plan(plan):
+    with pytest.raises(ConfigError, match="option = 'stor' is unknown; did you mean 'store'"):
+        study.run_plan(plan(), stor="study.sqlite")
+
+
+def imported(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def test_the_parts_import_in_one_direction():
+    """Lazy and type-only imports included."""
+    order = ["options", "plan", "run", "show", "study"]
+    root = Path(inspect.getfile(workbench.study)).parent
+    for file in root.rglob("*.py"):
+        part = file.relative_to(root).parts[0].removesuffix(".py")
+        later = tuple(f"workbench.study.{name}" for name in order[order.index(part) + 1 :]) if part in order else ()
+        wrong = [module for module in imported(file) if module.startswith(later)] if later else []
+        assert not wrong, f"{file.relative_to(root)} imports {wrong}"

@@ -1,0 +1,141 @@
+"""A study from its plan to its results: measures what is missing, stores it, shows its progress, and exports it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import ConfigError
+from workbench.study.options import RunOptions, TableOptions, make_options, split_options, takes
+from workbench.study.plan.plan import Plan
+from workbench.study.plan.sweep import plan_sweep
+from workbench.study.plan.tables import plan_table
+from workbench.study.plan.units import Row, Unit
+from workbench.study.run.execute import Cluster, Executor, Processes, Report, execute
+from workbench.study.run.pictures import pictures_folder
+from workbench.study.run.store import Store, read_rows, write_rows
+from workbench.study.show.figures import write_figures
+from workbench.study.show.live import progress_for
+from workbench.study.show.results import Results
+
+__all__ = ["run_plan", "sweep", "table"]
+
+# Often enough to look at the file, seldom enough for thousands of quick units.
+_EXPORT_SECONDS = 20.0
+
+
+@takes(TableOptions, RunOptions)
+def table(number: int, dataset: str = "glyphs", **options: Any) -> Results:
+    """Measure a table of the paper, or the part of it that is missing.
+
+    Args:
+        number: 1, 2, 3, 4, 6, 7, 8, 9, 10, or 11 for times.
+        dataset: ``femnist``, ``cifar100``, ``glyphs`` or ``photos``.
+        options: what to measure, the fields of `TableOptions`; and how to run it, the fields of `RunOptions`.
+    """
+    chosen, run = split_options(options, TableOptions, RunOptions)
+    return _complete(*run_plan(plan_table(number, dataset, **chosen), **run))
+
+
+@takes(RunOptions)
+def sweep(path: str | os.PathLike[str], **run: Any) -> Results:
+    """Measure a custom grid from a TOML file, which `plan_sweep` describes.
+
+    Args:
+        path: of the file.
+        run: how to run it, the fields of `RunOptions`.
+    """
+    (chosen,) = split_options(run, RunOptions)
+    return _complete(*run_plan(plan_sweep(path), **chosen))
+
+
+def _complete(results: Results, report: Report) -> Results:
+    if report.failed:
+        unit, why = report.failed[0]
+        raise ConfigError(f"{len(report.failed)} units failed; client {unit.clients[0]}: {why}")
+    return results
+
+
+@takes(RunOptions)
+def run_plan(plan: Plan, **run: Any) -> tuple[Results, Report]:
+    """Measure the missing units of a plan; the results, and what this run did.
+
+    Args:
+        plan: of `plan_table` or `plan_sweep`.
+        run: how to run it, the fields of `RunOptions`.
+    """
+    options = make_options(RunOptions, run)
+    pictures = None if options.figures is None else pictures_folder(options.figures)
+    plan = replace(plan, place=replace(plan.place, device=options.device, pictures=pictures))
+    with Store(options.store) as store:
+        exported = read_rows(options.out) if options.out is not None and Path(options.out).exists() else []
+        store.add_rows(exported)
+        rows = store.rows(plan.shown_units.values())
+        export = _Export(options.out, exported, plan, rows)
+        export.write()
+        if options.only_measured:
+            plan = plan.measured(rows)
+        report = _measure_missing(plan, rows, store, export, options)
+    results = Results(plan, rows)
+    if options.figures is not None:
+        write_figures(results, Path(options.figures))
+    return results, report
+
+
+def _measure_missing(plan: Plan, rows: dict[str, Row], store: Store, export: _Export, options: RunOptions) -> Report:
+    """Measure the plan's units that are not in ``rows``, and add them there."""
+    units = plan.units
+    if all(unit.key in rows for unit in units):
+        return Report(before=len(units))
+    executor = _executor(options)
+    progress = progress_for(options.progress, plan, rows, executor.width())
+
+    def on_row(unit: Unit, row: Row) -> None:
+        rows[unit.key] = row
+        progress.update(row)
+        export.write_if_due()
+
+    try:
+        return execute(units, plan.place, store, executor, on_row, progress.wait)
+    finally:
+        progress.close()
+        executor.close()
+        export.write()
+
+
+def _executor(options: RunOptions) -> Executor:
+    if options.scheduler is not None:
+        return Cluster(options.scheduler)
+    return Executor() if options.jobs is None else Processes(options.jobs)
+
+
+class _Export:
+    """The rows of a table as a file of JSON lines, in the table's order.
+
+    Args:
+        out: the file; None writes nothing.
+        exported: rows that the file has already; those of other plans stay in it.
+        plan: of the table.
+        rows: the finished rows by key.
+    """
+
+    def __init__(self, out: Path | None, exported: list[Row], plan: Plan, rows: Mapping[str, Row]) -> None:
+        self._out = out
+        self._exported = exported
+        self._keys = list(plan.shown_units)
+        self._rows = rows
+        self._last = 0.0
+
+    def write(self) -> None:
+        self._last = time.monotonic()
+        if self._out is not None:
+            ours = {key: self._rows[key] for key in self._keys if key in self._rows}
+            write_rows(self._out, [*(row for row in self._exported if row["key"] not in ours), *ours.values()])
+
+    def write_if_due(self) -> None:
+        if time.monotonic() - self._last > _EXPORT_SECONDS:
+            self.write()
