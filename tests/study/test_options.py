@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import workbench.study
 from workbench import study
 from workbench.cli.app import app
 from workbench.errors import ConfigError
+from workbench.settings import settings_of
 from workbench.study.options import RunOptions, TableOptions
 
 COMMANDS = {"table": (TableOptions, RunOptions), "sweep": (RunOptions,)}
@@ -27,14 +27,14 @@ def parameters(command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_line_has_every_field_with_its_help_and_default(command):
     found = parameters(command)
-    expected = {field.name: field for kind in COMMANDS[command] for field in fields(kind)}
+    expected = {known.key: known for kind in COMMANDS[command] for known in settings_of(kind).values()}
     assert set(found) - OTHERS == set(expected) - PYTHON_ONLY
-    for name, field in expected.items():
-        assert field.metadata["label"]
-        assert field.metadata["help"].endswith("."), f"{name}: {field.metadata['help']} is not a sentence"
+    for name, known in expected.items():
+        assert known.label
+        assert known.help.endswith("."), f"{name}: {known.help} is not a sentence"
         if name not in PYTHON_ONLY:
-            assert found[name].help == field.metadata["help"]
-            default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+            assert found[name].help.startswith(f"{known.label}: {known.help}")
+            default = ",".join(map(str, known.default)) if isinstance(known.default, tuple) else known.default
             assert str(found[name].default) == str(default), name
 
 
