@@ -12,8 +12,8 @@ FILE = Path(__file__).parents[1] / "docs" / "glossary.md"
 
 INTRODUCTION = """# Glossary of settings
 
-Every setting of client, defence and attack, under the name that it has in the panel, in plots and in reports. Made from
-`workbench/config.py` and `workbench/target.py` by `tools/glossary.py`: edit those, not this file.
+Every setting of client, defence and attack, under the name that it has in the panel, in plots and in reports. Made
+from `workbench/config.py` and `workbench/target.py` by `tools/glossary.py`: edit those, not this file.
 
 A setting marked *steerable* can be changed while an attack runs, with its slider or with `session.steer(...)`.
 """

@@ -339,7 +339,7 @@ def test_a_sweep_measures_every_combination(tmp_path):
         (("epochs = 1", "epoch = 1"), "did you mean 'epochs'"),
         (("num_images = 4", "defence = 4"), r"defence = 4 must be a section, \[defence\]"),
         (("batch_size = 4", "batch_size = []"), "at least one value"),
-        (("clients = 2", "clients = 2 2"), "cannot be read .*right is a sweep in TOML"),
+        (("clients = 2", "clients = 2 2"), "cannot be read .*expected a sweep in TOML"),
         (("num_images = 4", "num_images = 0"), "num_images = 0 must be a whole number"),
         (('model = "mlp"', 'model = "mpl"'), "did you mean 'mlp'"),
         (("steps = 2", "steps = 0"), "steps = 0 must be a whole number"),
@@ -352,5 +352,5 @@ def test_a_wrong_sweep_is_reported(tmp_path, change, message):
 
 
 def test_a_missing_sweep_is_reported(tmp_path):
-    with pytest.raises(DataError, match=r"cannot be read .*No such file.*right is a sweep in TOML"):
+    with pytest.raises(DataError, match=r"cannot be read .*No such file.*expected a sweep in TOML"):
         study.sweep(tmp_path / "grid.toml")
