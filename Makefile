@@ -35,8 +35,9 @@ test-all: browser  ## the slow tests, which `make test` leaves out
 bench: $(READY)  ## measure speed and memory
 	@if [ -d benchmarks ]; then $(RUN) -m benchmarks; else echo "There are no benchmarks yet."; fi
 
-lint: $(READY)  ## ruff, notebooks included
+lint: $(READY)  ## ruff, notebooks included, and which module may import which
 	$(RUN) -m ruff check
+	$(RUN) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 	$(RUN) -m ruff format --check
 
 types: $(READY)  ## mypy, strict

@@ -25,7 +25,7 @@ from workbench.attack.labels import dummy_inputs, network_statistics
 from workbench.files.weights import load_weights
 from workbench.study.plan.units import digest_of_weights
 from workbench.study.run.store import read_rows
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 NUM_IMAGES = 50
 ENOUGH = 5

@@ -23,7 +23,7 @@ from workbench.randomness import named_generator
 from workbench.training import chain
 from workbench.training.chain import Layer
 from workbench.training.model import Model, check_image_shape
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = [
     "Model",

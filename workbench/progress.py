@@ -31,3 +31,15 @@ def interruptible() -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def duration(seconds: float) -> str:
+    """For people.
+
+    >>> duration(8), duration(100), duration(8000)
+    ('8 s', '2 min', '2 h 13 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -15,7 +15,7 @@ from workbench.federated.client import _train
 from workbench.federated.defences import step_keys
 from workbench.randomness import named_key
 from workbench.training.sgd import batch_share
-from workbench.training.weights import shapes_of
+from workbench.weights import shapes_of
 
 SEEDS = st.integers(0, 2**64)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.files.writing import write_atomically
 from workbench.models import mlp
-from workbench.training.weights import check_weights, shapes_of
+from workbench.weights import check_weights, shapes_of
 
 MODEL = mlp(image_shape=(2, 2, 1), widths=(3,), num_classes=2)
 WEIGHTS = MODEL.init(0)

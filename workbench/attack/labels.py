@@ -27,7 +27,7 @@ from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
 from workbench.randomness import named_key
 from workbench.training.model import Model
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = [
     "LabelEstimate",

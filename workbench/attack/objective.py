@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from workbench.attack.priors import Summary, epoch_prior, pixel_range, total_variation
 from workbench.attack.simulate import ServerKnowledge, Simulation, simulate
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["Objective", "Problem", "Steering", "Terms", "loss_and_terms", "update_distance"]
 

@@ -27,7 +27,7 @@ from workbench.attack.methods import Method, Simulated
 from workbench.training.model import Model
 from workbench.training.schedule import Schedule
 from workbench.training.sgd import Batches, batch_share, in_batches, sgd
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["ServerKnowledge", "Simulation", "image_labels", "simulate"]
 

@@ -21,7 +21,7 @@ from workbench.federated.observation import Observation
 from workbench.randomness import named_generator, named_key
 from workbench.training.model import Model
 from workbench.training.sgd import Batches, batch_share, in_batches, sgd
-from workbench.training.weights import Weights, check_shapes, shapes_of
+from workbench.weights import Weights, check_shapes, shapes_of
 
 __all__ = [
     "ClientSecrets",

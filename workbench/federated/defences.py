@@ -14,7 +14,7 @@ from workbench.config import DefenceConfig
 from workbench.randomness import laplacian, normal, signed_uniform
 from workbench.training.model import Model
 from workbench.training.sgd import batch_gradient
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["clipped", "defended_gradient", "draw_like", "example_keys", "is_kept", "step_keys"]
 

@@ -11,7 +11,7 @@ from workbench.data.dataset import Normalization
 from workbench.errors import ConfigError, check_count, check_kind, check_number
 from workbench.training.model import check_image_shape
 from workbench.training.schedule import Schedule
-from workbench.training.weights import Weights, check_shapes, check_weights, shapes_of
+from workbench.weights import Weights, check_shapes, check_weights, shapes_of
 
 __all__ = ["Observation"]
 

@@ -22,7 +22,7 @@ from workbench.files.writing import make_folder
 from workbench.progress import progress_bar
 from workbench.randomness import named_generator
 from workbench.training.model import Model
-from workbench.training.weights import Weights, check_floats
+from workbench.weights import Weights, check_floats
 
 __all__ = ["Round", "accuracy", "server_rounds"]
 

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from workbench.errors import DataError, check_kind
+from workbench.errors import ConfigError, DataError, shown
 from workbench.files.reading import existing_path, read_npz, reading
 from workbench.files.writing import write_atomically
-from workbench.training.model import Model
-from workbench.training.weights import Weights, check_weights
+from workbench.weights import Weights, check_weights
 
 __all__ = ["load_weights", "save_weights"]
 
@@ -27,12 +26,12 @@ def save_weights(path: str | os.PathLike[str], weights: Weights) -> None:
     write_atomically(path, save(flat))
 
 
-def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> Weights:
+def load_weights(path: str | os.PathLike[str], model: Any = None) -> Weights:
     """Load weights whose arrays are named ``layer/array``.
 
     Args:
         path: a ``.safetensors`` or ``.npz`` file.
-        model: if given, the weights must fit this network.
+        model: a `Model`; if given, the weights must fit this network.
     """
     file = existing_path(path, EXPECTED)
     if not file.is_file():
@@ -50,4 +49,7 @@ def load_weights(path: str | os.PathLike[str], model: Model | None = None) -> We
         weights.setdefault(layer, {})[leaf] = array
     if model is None:
         return check_weights(weights, field=str(file))
-    return check_kind("model", model, Model).check_weights(weights, field=str(file))
+    # By what it can do: files know nothing of networks.
+    if not hasattr(model, "check_weights"):
+        raise ConfigError(f"model = {shown(model)} must be a Model.")
+    return model.check_weights(weights, field=str(file))

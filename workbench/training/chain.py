@@ -29,7 +29,7 @@ from workbench.training.layers import (
     convolution_kernel_gradient,
     dense,
 )
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["Layer", "Residuals", "features", "gradient_derivative", "logits", "loss_gradient"]
 

@@ -13,7 +13,7 @@ from jax import Array
 
 from workbench.errors import ConfigError, check_count, shown
 from workbench.training.chain import Layer
-from workbench.training.weights import Shapes, Weights, check_shapes, check_weights, shapes_of
+from workbench.weights import Shapes, Weights, check_shapes, check_weights, shapes_of
 
 __all__ = ["Model", "check_image_shape"]
 

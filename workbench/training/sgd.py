@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from workbench.training import chain, native
 from workbench.training.model import Model
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["Batches", "batch_gradient", "batch_loss", "batch_share", "in_batches", "kept_bytes", "sgd"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.data.dataset import ClientData
 from workbench.errors import DataError, WorkbenchError, check_choice, shown
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["LABELS", "TASKS", "Row", "Unit", "digest_of_pictures", "digest_of_weights"]
 

@@ -28,7 +28,7 @@ from workbench.study.plan.units import Row, Unit, digest_of_pictures, digest_of_
 from workbench.study.run.pictures import save_pictures
 from workbench.study.run.processes import available_cores
 from workbench.training.model import Model
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["measure"]
 

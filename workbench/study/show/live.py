@@ -8,23 +8,12 @@ import time
 from statistics import mean
 from typing import Any
 
+from workbench.progress import duration
 from workbench.study.plan.plan import Plan
 from workbench.study.plan.units import Row
 from workbench.study.show.results import Results
 
 __all__ = ["Progress", "duration", "progress_for"]
-
-
-def duration(seconds: float) -> str:
-    """For people.
-
-    >>> duration(8), duration(100), duration(8000)
-    ('8 s', '2 min', '2 h 13 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _numbers(row: Row) -> str:

@@ -30,7 +30,7 @@ from jax import Array
 from workbench.errors import WorkbenchError
 from workbench.files.cache import cache_folder
 from workbench.training.chain import Layer
-from workbench.training.weights import Weights
+from workbench.weights import Weights
 
 __all__ = ["CannotCompileError", "advice", "backward", "build", "can_train", "forward", "kept_floats", "library_path"]
 

@@ -25,12 +25,12 @@ from workbench.errors import CheckpointError, ConfigError, WorkbenchError, shown
 from workbench.federated.observation import Observation
 from workbench.files import container
 from workbench.files.writing import write_atomically
+from workbench.progress import duration
 from workbench.session.checkpoint import KIND as CHECKPOINT
 from workbench.session.history import Outcome
 from workbench.session.recording import Recording, replay
 from workbench.session.runner import RunnerState, SessionRunner
 from workbench.session.session import AttackSession, Snapshot
-from workbench.study.show.live import duration
 from workbench.target import is_same_update
 from workbench.training import native
 from workbench.training.model import Model
