@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -29,6 +29,7 @@ from workbench.config import (
 from workbench.errors import ConfigError
 from workbench.federated.observation import Observation
 from workbench.target import DATASETS, LABEL_SOURCES, NETWORKS, Target
+from workbench.views.panel.settings import Settings
 
 __all__ = ["STEERED", "Controls", "Settings"]
 
@@ -41,33 +42,6 @@ _WARM = (*_SEPARATE, "shared")
 _OWN_NETWORK = "for the data set"
 _WIDE = {"width": "auto"}
 _STYLE = {"description_width": "112px"}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the controls say.
-
-    Attributes:
-        target: the client; None where the panel was given a session.
-        config: the attack.
-        label_source: ``known``, or the method that recovers the counts.
-        update_weight: the factor of the update's weight, 1 unless moved.
-        seed: of everything.
-    """
-
-    target: Target | None
-    config: AttackConfig
-    label_source: str
-    update_weight: float
-    seed: int
-
-    @property
-    def without_steering(self) -> Settings:
-        """What needs a new session when it changes: everything that no slider changes on the run."""
-        config = replace(
-            self.config, prior_weight=0.0, tv_weight=0.0, clip_weight=0.0, consensus_weight=0.0, step_size=1.0
-        )
-        return replace(self, config=config, update_weight=1.0)
 
 
 class Controls:
