@@ -7,9 +7,8 @@ session's `SessionRunner` makes the steps. Listeners are notified of every chang
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from enum import Enum, auto
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec
@@ -20,12 +19,11 @@ from workbench.session import AttackSession, Outcome, Recording
 from workbench.session.runner import RunnerState
 from workbench.views.panel import files
 from workbench.views.panel.settings import Settings
-from workbench.views.panel.state import Command, Job, Message, Request, Situation, State
-from workbench.views.panel.status import error_text, refusals
+from workbench.views.panel.status import Command, Job, Message, Situation, State, error_text, refusals
 from workbench.views.panel.worker import Worker
 from workbench.views.panel.workspace import Workspace
 
-__all__ = ["Controller", "Event"]
+__all__ = ["Controller", "View"]
 
 P = ParamSpec("P")
 
@@ -42,13 +40,25 @@ _BY_OUTCOME = {
 }
 
 
-class Event(Enum):
-    """What listeners are notified of."""
+@dataclass(frozen=True)
+class View:
+    """What a controller asks of a view, and what it calls when something happens, on the thread where it does.
 
-    STATE = auto()  # the state, the message, the cost or what is allowed
-    NEWS = auto()  # there is something new to draw
-    SOURCE = auto()  # another session, recording or moment is shown
-    SETTINGS = auto()  # the controls should show the settings of what is shown
+    Attributes:
+        settings: returns what a person has set; it may raise a `WorkbenchError` that says what is wrong with it.
+        viewed_step: returns the earlier step that is looked at; None where it is the newest.
+        show_state: the state, the message, the cost or what is allowed has changed.
+        draw: there is something new to draw.
+        show_source: another session, recording or moment is shown.
+        show_settings: the controls should show the settings of what is shown.
+    """
+
+    settings: Callable[[], Settings]
+    viewed_step: Callable[[], int | None] = lambda: None
+    show_state: Callable[[], None] = lambda: None
+    draw: Callable[[], None] = lambda: None
+    show_source: Callable[[], None] = lambda: None
+    show_settings: Callable[[], None] = lambda: None
 
 
 def _request(
@@ -66,7 +76,7 @@ def _request(
                     method(self, *arguments, **options)
             except Exception as error:  # whatever it is, the person has to see it
                 self.message = Message(error_text(error), is_error=True)
-            self._notify(Event.STATE)
+            self._view.show_state()
 
         return request
 
@@ -77,7 +87,7 @@ class Controller:
     """One attack and what is being done to it.
 
     Args:
-        settings: returns what a person has set; it may raise a `WorkbenchError` that says what is wrong with it.
+        view: what shows it.
         truth: the clients behind a session that will be given, where they are known.
 
     Attributes:
@@ -88,15 +98,14 @@ class Controller:
         has_changed: whether the settings are no longer those of the attack.
     """
 
-    def __init__(self, settings: Callable[[], Settings], truth: Truth) -> None:
-        self._settings = settings
+    def __init__(self, view: View, truth: Truth) -> None:
+        self._view = view
         self.workspace = Workspace(truth, self._stepped)
         self.worker = Worker(self._work_changed, self._work_failed)
         self.message = self.cost = Message()
         self.has_changed = False
         self._built: Settings | None = None  # of the attack that is there or being built
-        self._listeners: defaultdict[Event, list[Callable[[], None]]] = defaultdict(list)
-        self._request = Request.NONE
+        self._asked: Command | None = None  # of the run, last: RUN, PAUSE or STOP
         self._stepped_at = 0.0
 
     # What it is doing
@@ -119,44 +128,30 @@ class Controller:
             return State.EMPTY
         return by_runner or _BY_OUTCOME[shown.session.outcome]
 
-    def situation(self, *, is_newest: bool = False) -> Situation:
-        """Everything that decides what is said and allowed.
-
-        Args:
-            is_newest: whether the view follows the newest step.
-        """
+    def situation(self) -> Situation:
+        """Everything that decides what is said and allowed."""
         shown = self.workspace
         with shown.lock:
             source, error = shown.source, shown.runner and shown.runner.error
             return Situation(
                 state=self.state,
                 job=self.job,
-                request=self._request,
+                request=self._asked,
                 message=self.message,
                 failure=error_text(error) if error else "",
                 step=source.num_steps if source else 0,
                 total_steps=source.total_steps if source else 0,
                 warm_start_steps=source.config.warm_start_steps if source else 0,
                 seconds_waiting=time.monotonic() - self._stepped_at,
-                num_moments=len(shown.recording.frames) if shown.recording else 0,
                 has_session=shown.session is not None,
                 has_changed=self.has_changed,
-                is_newest=is_newest,
+                is_newest=self._view.viewed_step() is None,
             )
-
-    def add_listener(self, event: Event, listener: Callable[[], None]) -> None:
-        """Call it whenever the event happens, on the thread where it does."""
-        self._listeners[event].append(listener)
-
-    def _notify(self, *events: Event) -> None:
-        for event in events:
-            for listener in self._listeners[event]:
-                listener()
 
     def report(self, text: str, *, is_error: bool = False) -> None:
         """Put a message on the status line."""
         self.message = Message(text, is_error)
-        self._notify(Event.STATE)
+        self._view.show_state()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until nothing is being built, written or run; False where the time was not enough."""
@@ -167,6 +162,7 @@ class Controller:
     def close(self) -> None:
         """End the worker and the run after what they are doing."""
         self.worker.close()
+        self.worker.cancel_waiting()
         self.workspace.stop_run()
 
     # Requests. They set flags and return.
@@ -174,18 +170,18 @@ class Controller:
     @_request(Command.BUILD)
     def build(self) -> None:
         """Make a new attack with the present settings."""
-        self._request = Request.NONE
+        self._asked = None
         self._submit_build()
 
     @_request(Command.RUN)
     def run(self) -> None:
         """Make all steps, with a new attack where the settings have changed."""
-        self._request = Request.RUN
+        self._asked = Command.RUN
         runner = self.workspace.runner
         if runner is not None and runner.is_active and not self.has_changed:
             runner.resume()
             self._stepped_at = time.monotonic()
-            self._notify(Event.NEWS)
+            self._view.draw()
         else:
             self._submit_build(only_if_changed=True)
             self._submit(Job.START, self._start)
@@ -193,45 +189,36 @@ class Controller:
     @_request(Command.STEP)
     def step(self) -> None:
         """Make one step."""
-        self._request = Request.NONE
+        self._asked = None
         self._submit_build(only_if_changed=True)
         self._submit(Job.START, lambda: self._begin(1))
 
     @_request(Command.PAUSE)
     def pause(self) -> None:
         """Hold after the current step; an attack that is being built will not start."""
-        self._request = Request.PAUSE
+        self._asked = Command.PAUSE
         if self.workspace.runner is not None:
             self.workspace.runner.pause()
 
     @_request(Command.STOP)
     def stop(self) -> None:
         """End the run after the current step, and drop the jobs that have not begun."""
-        self._request = Request.STOP
+        self._asked = Command.STOP
         self.worker.cancel_waiting()
         self.workspace.stop_run()
 
     @_request(Command.RESET)
     def reset(self) -> None:
         """Go back to the start, with the weights and the step size of the configuration."""
-        self._request = Request.STOP
+        self._asked = Command.STOP
         self.workspace.stop_run()
-
-        def reset() -> str:
-            text = self._rewind(0)
-            self._notify(Event.SETTINGS)
-            self.settings_changed()
-            return text
-
-        self._submit(Job.RESET, reset)
+        self._submit(Job.RESET, lambda: self._rewind(0, is_reset=True))
 
     @_request(Command.REWIND)
-    def rewind(self, step: int | None) -> None:
-        """Discard what came after a kept step, and go on from there; None, the newest step, is refused."""
-        if step is None:
-            self.report(refusals(self.situation(is_newest=True))[Command.REWIND])
-        else:
-            self._submit(Job.REWIND, lambda: self._rewind(step))
+    def rewind(self) -> None:
+        """Discard what came after the step that is looked at, and go on from there."""
+        step = self._view.viewed_step()
+        self._submit(Job.REWIND, lambda: self._rewind(step or 0))
 
     @_request(Command.FORK)
     def fork(self, show: Callable[[AttackSession], None]) -> None:
@@ -260,7 +247,6 @@ class Controller:
     @_request(Command.LOAD)
     def load(self, name: str) -> None:
         """Read a checkpoint or a recording, and show it."""
-        files.path_of(name)  # an empty name is refused at once
 
         def load() -> str:
             text = self.workspace.read(name)
@@ -270,29 +256,33 @@ class Controller:
         self._submit(Job.LOAD, load)
 
     @_request()
-    def steer(self, name: str, value: float) -> None:
-        """Change a weight or the step size of the attack from its next step on."""
+    def steer(self, /, **changes: float) -> None:
+        """Change weights or the step size of the attack from its next step on."""
         session = self.workspace.session
         if session is not None:
-            session.steer(**{name: value})
-            self.report(f"{name} = {value:g} from step {session.num_steps} on.")
-        self._notify(Event.NEWS)
+            session.steer(**changes)
+            changed = ", ".join(f"{name} = {value:g}" for name, value in changes.items())
+            self.report(f"{changed} from step {session.num_steps} on.")
+        self._view.draw()
 
     def settings_changed(self) -> None:
         """Find out whether the settings need a new attack, and estimate what it costs."""
-        if self.workspace.recording is None:
+        recording = self.workspace.recording
+        if recording is not None:
+            self.has_changed, self.cost = False, Message(f"{len(recording.frames)} recorded moments")
+        else:
             try:
-                is_same = self._built is not None and self._settings().without_steering == self._built.without_steering
+                settings = self._view.settings().without_steering
+                self.has_changed = self._built is None or settings != self._built.without_steering
             except WorkbenchError:
-                is_same = False
-            self.has_changed = not is_same
-            self._submit(Job.ESTIMATE_COST, self._estimate_cost, replaces=True)
-        self._notify(Event.STATE)
+                self.has_changed = True
+            self._submit(Job.ESTIMATE_COST, self._estimate_cost)
+        self._view.show_state()
 
     def estimate_labels(self) -> None:
         """Estimate the label counts by every formula, unless that has been done."""
         if self.workspace.labels is None:
-            self._submit(Job.ESTIMATE_LABELS, self.workspace.estimate_labels, replaces=True)
+            self._submit(Job.ESTIMATE_LABELS, self.workspace.estimate_labels)
 
     def show(self, source: AttackSession | Recording) -> None:
         """Show a given session or recording from now on."""
@@ -301,12 +291,12 @@ class Controller:
 
     # Jobs. They run on the worker's thread, and may return a message.
 
-    def _submit(self, job: Job, action: Callable[[], str | None], *, replaces: bool = False) -> None:
+    def _submit(self, job: Job, action: Callable[[], str | None]) -> None:
         def work() -> None:
             if text := action():
                 self.report(text)
 
-        self.worker.submit(job, work, replaces=replaces)
+        self.worker.submit(job, work)
 
     def _submit_write(self, job: Job, path: Path, write: Callable[[], None]) -> None:
         def work() -> str:
@@ -318,7 +308,7 @@ class Controller:
     def _submit_build(self, *, only_if_changed: bool = False) -> None:
         if only_if_changed and self._built is not None and not self.has_changed:
             return
-        settings = self._settings()
+        settings = self._view.settings()
         self.workspace.stop_run()
         self._built, self.has_changed = settings, False
         self._submit(Job.BUILD, lambda: self._build(settings))
@@ -330,46 +320,47 @@ class Controller:
             self._built, self.has_changed = None, True
             self.worker.cancel_waiting()
             raise
-        self._notify(Event.SOURCE)
+        self._view.show_source()
         self.settings_changed()
 
     def _show_given(self) -> None:
         """Let the listeners show the settings of what is shown, and take those as its settings."""
-        self._notify(Event.SOURCE, Event.SETTINGS)
-        recording = self.workspace.recording
-        if recording is None:
-            self._built = self._settings()
-            self.settings_changed()
-        else:
-            self.has_changed = False
-            self.cost = Message(f"{len(recording.frames)} recorded moments")
+        self._view.show_source()
+        self._view.show_settings()
+        if self.workspace.recording is None:
+            self._built = self._view.settings()
+        self.settings_changed()
 
     def _start(self) -> str | None:
         """Begin the run, unless it was paused while the session was being built."""
         session = self.workspace.attack
-        if self._request is not Request.RUN:
-            return None
-        if session.outcome is Outcome.FINISHED:
-            return f"All {session.total_steps} steps are done: Step makes one more, Reset starts over."
-        self._begin()
+        if self._asked is Command.RUN:
+            if session.outcome is Outcome.FINISHED:
+                return f"All {session.total_steps} steps are done: Step makes one more, Reset starts over."
+            self._begin()
         return None
 
     def _begin(self, steps: int | None = None) -> None:
-        self._notify(Event.SOURCE)
+        self._view.show_source()
+        self.workspace.end_run()
         self._stepped_at = time.monotonic()
-        self.workspace.begin(steps)
+        if self.workspace.runner is not None:
+            self.workspace.runner.start(steps)
 
-    def _rewind(self, step: int) -> str:
+    def _rewind(self, step: int, *, is_reset: bool = False) -> str:
         self.workspace.rewind(step)
-        self._notify(Event.SOURCE)
+        self._view.show_source()
+        if is_reset:
+            self._view.show_settings()
+            self.settings_changed()
         return f"Back at step {step}."
 
     def _estimate_cost(self) -> None:
         try:
-            self.cost = Message(self.workspace.cost_text(self._settings()))
+            self.cost = Message(self.workspace.cost_text(self._view.settings()))
         except WorkbenchError as error:
             self.cost = Message(str(error), is_error=True)
-        self._notify(Event.STATE)
+        self._view.show_state()
 
     # What happens by itself
 
@@ -382,12 +373,13 @@ class Controller:
             if not self.message.is_error:
                 self.message = Message()  # it was about the run
         if shown.seconds_per_image is None and shown.session is not None and shown.session.seconds_per_step:
-            self._submit(Job.ESTIMATE_COST, self._estimate_cost, replaces=True)
-        self._notify(Event.NEWS)
+            self._submit(Job.ESTIMATE_COST, self._estimate_cost)
+        self._view.draw()
 
     def _work_changed(self) -> None:
-        self._notify(Event.STATE, Event.NEWS)
+        self._view.show_state()
+        self._view.draw()
 
     def _work_failed(self, error: BaseException) -> None:
-        self._request = Request.NONE
+        self._asked = None
         self.report(error_text(error), is_error=True)

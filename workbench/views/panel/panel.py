@@ -13,16 +13,14 @@ from typing import Any
 import ipywidgets as widgets
 
 from workbench.data import ClientData, Truth
-from workbench.errors import ConfigError
+from workbench.errors import ConfigError, shown
 from workbench.session import AttackSession, Recording, SessionRunner, Snapshot
 from workbench.views.panel.compare import ComparePanel, without_prior
-from workbench.views.panel.controller import Controller, Event
+from workbench.views.panel.controller import Controller, View
 from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
-from workbench.views.panel.scene import Scene, scene_at, scene_now
-from workbench.views.panel.settings import Settings
-from workbench.views.panel.state import Command, State
-from workbench.views.panel.status import error_text, pace_text, refusals, run_label, status_of
+from workbench.views.panel.scene import Scene, scene_at
+from workbench.views.panel.status import Command, State, error_text, pace_text, refusals, run_label, status_of
 from workbench.views.panel.style import STYLE
 from workbench.views.panel.tabs import (
     AttackerTab,
@@ -88,26 +86,45 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         *,
         stacked: bool = False,
     ) -> None:
+        if source is not None and not isinstance(source, AttackSession | Recording):
+            raise ConfigError(f"source = {shown(source)} must be an AttackSession or a Recording.")
+        known = Truth.of(truth)
         self.forks: list[AttackPanel] = []
         self._scene: Scene | None = None
-        self._curve_drawn = 0.0
+        self._drawn_at = 0.0
         self._painter = Painter(self._paint, PICTURES_PER_SECOND, self._paint_failed)
-        self.controller = Controller(self._settings, Truth.of(truth))
-        self.controls = Controls(lambda _: self.controller.settings_changed(), self.controller.steer)
-        self.timeline = Timeline(self._painter.request, lambda: self.controller.rewind(self.timeline.step))
+        self.controls = Controls(
+            lambda _: self.controller.settings_changed(),
+            lambda name, value: self.controller.steer(**{name: value}),
+        )
+        view = View(
+            settings=self.controls.settings,
+            viewed_step=lambda: self.timeline.step,
+            show_state=self._show_state,
+            draw=self._painter.request,
+            show_source=self._show_source,
+            show_settings=self._show_settings,
+        )
+        self.controller = Controller(view, known)
+        self.timeline = Timeline(self._painter.request, self.controller.rewind)
         self._make_buttons()
-        self._make_tabs()
+        self._labels_tab = LabelsTab()
+        self.tabs: list[Tab] = [
+            ReconstructionTab(),
+            EpochsTab(),
+            MatchingTab(),
+            AveragingTab(),
+            self._labels_tab,
+            LossTab(),
+            AttackerTab(),
+        ]
+        for tab in self.tabs:
+            tab.changed = self._painter.request
+        self.views = widgets.Tab(self.tabs, titles=tuple(tab.title for tab in self.tabs))
+        self.views.observe(lambda _: self._tab_chosen(), "selected_index")
         self._forked = widgets.VBox()
         super().__init__([widgets.HTML(STYLE), self._arranged(stacked), self._forked])
         self.add_class("wb-panel")
-        listeners = {
-            Event.STATE: self._show_state,
-            Event.NEWS: self._painter.request,
-            Event.SOURCE: self._show_source,
-            Event.SETTINGS: self._show_settings,
-        }
-        for event, listener in listeners.items():
-            self.controller.add_listener(event, listener)
         if source is None:
             self.controller.build()
         else:
@@ -163,18 +180,12 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         """The clients, where they are known."""
         return self.controller.workspace.truth.clients
 
-    @property
-    def status_text(self) -> str:
-        """What the status line says."""
-        return self._status_text
-
     def wait(self, timeout: float | None = None) -> bool:
         """Until nothing is being built, written or run, and all of it is drawn; False where the time was not enough."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self.controller.wait(timeout):
-            return False
+        is_idle = self.controller.wait(timeout)
         self._painter.request()
-        return self._painter.wait(deadline and max(0.0, deadline - time.monotonic()))
+        return is_idle and self._painter.wait(deadline and max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """End its threads after what they are doing, and remove it from the page."""
@@ -202,18 +213,32 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.load_button = self._button(Command.LOAD, lambda: control.load(self.file.value))
         self.export_button = self._button(Command.EXPORT, self._export)
         self.run_button.button_style = "primary"
-        self.file = widgets.Text("attack", description="File", tooltip="File name, relative to the notebook")
-        self.export = widgets.Dropdown(options=list(EXPORTS), description="Export as", tooltip="What Export writes")
-        for field, label_width, width in ((self.file, "30px", "190px"), (self.export, "64px", "220px")):
-            field.style.description_width, field.layout.width = label_width, width
-        self.progress = widgets.IntProgress(
-            0, 0, 1, description="Progress", layout={"width": "auto", "flex": "1 1 auto"}
+        self.file = widgets.Text(
+            "attack",
+            description="File",
+            tooltip="File name, relative to the notebook",
+            layout={"width": "190px"},
+            style={"description_width": "30px"},
         )
-        self.progress.tooltip = "Steps made of all steps"
+        self.export = widgets.Dropdown(
+            options=list(EXPORTS),
+            description="Export as",
+            tooltip="What Export writes",
+            layout={"width": "220px"},
+            style={"description_width": "64px"},
+        )
+        self.progress = widgets.IntProgress(
+            0,
+            0,
+            1,
+            description="Progress",
+            tooltip="Steps made of all steps",
+            layout={"width": "auto", "flex": "1 1 auto"},
+        )
         self.pace = widgets.HTML(layout={"min_width": "210px"})
         self.status = widgets.HTML()
         self.status.add_class("wb-status")
-        self._status_text = ""
+        self.status_text = ""
 
     def _button(self, command: Command, action: Callable[[], None]) -> Any:
         icon, tip = _BUTTONS[command]
@@ -221,22 +246,6 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         button.on_click(lambda _: action())
         self._buttons[command] = button
         return button
-
-    def _make_tabs(self) -> None:
-        self._labels_tab = LabelsTab()
-        self.tabs: list[Tab] = [
-            ReconstructionTab(),
-            EpochsTab(),
-            MatchingTab(),
-            AveragingTab(),
-            self._labels_tab,
-            LossTab(),
-            AttackerTab(),
-        ]
-        for tab in self.tabs:
-            tab.changed = self._painter.request
-        self.views = widgets.Tab(self.tabs, titles=tuple(tab.title for tab in self.tabs))
-        self.views.observe(lambda _: self._tab_chosen(), "selected_index")
 
     def _arranged(self, stacked: bool) -> Any:
         wrap = widgets.Layout(flex_flow="row wrap", align_items="center")
@@ -276,13 +285,10 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.controller.export(self.file.value, EXPORTS[self.export.value], picture)
 
     def _tab_chosen(self) -> None:
-        self._curve_drawn = 0.0
+        self._drawn_at = 0.0
         if self._tab is self._labels_tab:
             self.controller.estimate_labels()
         self._painter.request()
-
-    def _settings(self) -> Settings:
-        return self.controls.settings()
 
     @property
     def _tab(self) -> Tab:
@@ -293,26 +299,25 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
     def _show_state(self) -> None:
         """Show the status line, the cost, and which buttons can be pressed or why not."""
         with self.controller.workspace.lock:  # or a stale message could replace a newer one
-            situation = self.controller.situation(is_newest=self.timeline.step is None)
+            situation = self.controller.situation()
             reasons = refusals(situation)
             for command, button in self._buttons.items():
                 reason = reasons.get(command)
                 button.disabled, button.tooltip = reason is not None, reason or _BUTTONS[command][1]
             self.run_button.description = run_label(situation)
-            self._status_text, is_error = status_of(situation)
+            self.status_text, is_error = status_of(situation)
             kind, mark = (" class='wb-error'", "⚠ ") if is_error else ("", "")
-            self.status.value = f"<span role='status'{kind}>{mark}{escape(self._status_text)}</span>"
+            self.status.value = f"<span role='status'{kind}>{mark}{escape(self.status_text)}</span>"
             cost = escape(self.controller.cost.text).replace("\n", "<br>")
             self.controls.derived.value = f"<b>⚠ {cost}</b>" if self.controller.cost.is_error else cost
 
     def _show_source(self) -> None:
         """Look at the newest moment of what is shown now; the controls follow."""
-        shown, controls = self.controller.workspace, self.controls
-        controls.locked, controls.knows_truth = "", bool(shown.truth)
-        if shown.recording is not None:
-            controls.locked = "A recording plays without computing; Build makes a new attack."
-        if shown.session is not None:
-            controls.show_steering(shown.session.steering)
+        workspace, controls = self.controller.workspace, self.controls
+        controls.locked = "" if workspace.session else "A recording plays without computing; Build makes a new attack."
+        controls.knows_truth = bool(workspace.truth)
+        if workspace.session is not None:
+            controls.show_steering(workspace.session.steering)
         controls.update_abilities()
         self._scene = None
         self.timeline.follow()
@@ -320,22 +325,21 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _show_settings(self) -> None:
         """Set the controls to the settings of what is shown."""
-        shown, controls = self.controller.workspace, self.controls
-        source = shown.source
+        workspace, controls = self.controller.workspace, self.controls
+        source = workspace.source
         if source is None:
             return
-        controls.show_config(source.config, label_source=shown.label_source)
-        if isinstance(source, Recording):
-            with controls.quietly():
+        controls.show_config(source.config, label_source=workspace.label_source)
+        with controls.quietly():
+            if isinstance(source, Recording):
                 for name in _OBSERVED:
                     controls.fields[name].value = source.client[name]
-        else:
-            if shown.is_given:
-                controls.show_observation(source.observation)
-                controls.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
-            with controls.quietly():
+            else:
                 controls.fields["seed"].value = source.seed
-            controls.show_steering(source.steering)
+                controls.show_steering(source.steering)
+        if workspace.is_given and workspace.session is not None:
+            controls.show_observation(workspace.session.observation)
+            controls.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
         controls.update_abilities()
 
     def _show_fork(self, session: AttackSession) -> None:
@@ -349,43 +353,34 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
     def _paint(self) -> bool:
         """Draw the newest state; whether there is more to come without a request."""
         self._show_state()
-        shown, is_busy = self.controller.workspace, bool(self.controller.worker.jobs)
-        source = shown.source
+        workspace, is_busy = self.controller.workspace, bool(self.controller.worker.jobs)
+        source = workspace.source
         if source is None:
             return is_busy
         is_running = self.controller.state is State.RUNNING
-        snapshot = source.snapshot() if isinstance(source, AttackSession) else None
-        step = source.num_steps if snapshot is None else snapshot.step
-        self._show_progress(source, step)
+        snapshot, step, speed = None, source.num_steps, []
+        if isinstance(source, AttackSession):
+            snapshot, speed = source.snapshot(), [source.seconds_per_step, source.seconds_left]
+            step = snapshot.step
+        self.progress.max, self.progress.value = max(source.total_steps, step), step
+        self.pace.value = pace_text(step, source.total_steps, *speed)
         self.timeline.show(source.history.snapshot_steps, step, is_recording=snapshot is None)
-        self._labels_tab.estimates = shown.labels
+        self._labels_tab.estimates = workspace.labels
         tab = self._tab
-        if tab.is_curve and is_running and time.monotonic() - self._curve_drawn < CURVE_SECONDS:
+        if tab.is_curve and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
             return True
-        tab.draw(self._scene_of(source, snapshot), 1 if is_running else 2)
-        if tab.is_curve:
-            self._curve_drawn = time.monotonic()
+        tab.draw(self._scene_of(source, step, snapshot), 1 if is_running else 2)
+        self._drawn_at = time.monotonic()
         return is_running or is_busy or self.timeline.is_settling
 
-    def _scene_of(self, source: AttackSession | Recording, snapshot: Snapshot | None) -> Scene:
+    def _scene_of(self, source: AttackSession | Recording, newest: int, snapshot: Snapshot | None) -> Scene:
         """The moment that the timeline stands at, made again only where it is another one."""
-        truth, viewed, kept = self.controller.workspace.truth, self.timeline.step, self._scene
-        newest = source.num_steps if snapshot is None else snapshot.step
+        viewed, scene = self.timeline.step, self._scene
         step = newest if viewed is None else viewed
-        if kept is not None and kept.source is source and kept.step == step:
-            return kept
-        if isinstance(source, AttackSession) and snapshot is not None and viewed is None:
-            self._scene = scene_now(source, snapshot, truth)
-        else:
-            self._scene = scene_at(source, step, truth)
-        return self._scene
-
-    def _show_progress(self, source: AttackSession | Recording, step: int) -> None:
-        self.progress.max, self.progress.value = max(source.total_steps, step), step
-        if isinstance(source, AttackSession):
-            self.pace.value = pace_text(step, source.total_steps, source.seconds_per_step, source.seconds_left)
-        else:
-            self.pace.value = pace_text(step, source.total_steps, None, None)
+        if scene is None or scene.source is not source or scene.step != step:
+            moment = snapshot if viewed is None else None
+            scene = self._scene = scene_at(source, step, self.controller.workspace.truth, snapshot=moment)
+        return scene
 
     def _paint_failed(self, error: BaseException) -> None:
         self.controller.report(f"This cannot be drawn: {error_text(error)}", is_error=True)

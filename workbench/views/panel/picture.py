@@ -29,20 +29,19 @@ class _Image(widgets.Image):  # type: ignore[misc]
 
 
 class Picture(widgets.VBox):  # type: ignore[misc]
-    """A picture with its caption; a sheet is drawn for both themes, and the page shows one."""
+    """A picture with its caption: either sheets, drawn for both themes, of which the page shows one, or figures."""
 
     def __init__(self) -> None:
-        self.light, self.dark = _Image(format="png"), _Image(format="png")
+        self.light, self.dark = (
+            _Image(format="png", layout={"max_width": "100%", "display": "none"}) for _ in range(2)
+        )
         self.caption = widgets.HTML()
         self.caption.add_class("wb-note")
         super().__init__([self.light, self.dark, self.caption])
-        for image in (self.light, self.dark):
-            image.layout.max_width, image.layout.display = "100%", "none"
 
     def show_sheet(self, draw: Callable[..., bytes], density: int, text: str) -> None:
         """Draw a sheet of images for each theme; ``text`` describes it, also to people who cannot see it."""
         for image, theme in ((self.light, "light"), (self.dark, "dark")):
-            image.remove_class("wb-figure")
             image.add_class(f"wb-{theme}")
             self._put(image, draw(theme=theme, density=density), density, text)
 
@@ -50,9 +49,7 @@ class Picture(widgets.VBox):  # type: ignore[misc]
         """Draw a figure; ``text`` describes it."""
         with DRAWING:
             png = render.figure_png(draw(), dpi=_FIGURE_DPI)
-        self.light.remove_class("wb-light")
         self.light.add_class("wb-figure")
-        self.dark.layout.display = "none"
         self._put(self.light, png, _FIGURE_DPI / 96, text)
 
     def show_text(self, text: str) -> None:

@@ -13,7 +13,7 @@ from workbench.metrics import Score, score
 from workbench.session import AttackSession, Recording, Snapshot
 from workbench.session.recording import Frame
 
-__all__ = ["Scene", "scene_at", "scene_now"]
+__all__ = ["Scene", "scene_at"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,23 +51,17 @@ class Scene:
 
     def order(self, *, best_first: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] the true images as they are shown, and [N] the reconstruction that is matched to each."""
-        true = np.arange(self.num_images)
+        in_order = np.arange(self.num_images)
         if self.score is None:
-            return true, true
-        if best_first:
-            true = np.argsort(-self.score.psnr, kind="stable")
+            return in_order, in_order
+        true = np.argsort(-self.score.psnr, kind="stable") if best_first else in_order
         return true, self.score.order[true]
 
 
-def scene_now(session: AttackSession, snapshot: Snapshot, truth: Truth) -> Scene:
-    """The newest moment of a session."""
-    found = session.reconstruction(snapshot)
-    return Scene(session, snapshot.step, found, score(found, truth) if truth else None, truth)
-
-
-def scene_at(source: AttackSession | Recording, step: int, truth: Truth) -> Scene:
-    """A kept moment of a session or of a recording."""
-    found = source.reconstruction_at(step)
-    if isinstance(found, Frame):
-        return Scene(source, step, found, found.score, Truth() if found.score is None else truth)
-    return Scene(source, step, found, score(found, truth) if truth else None, truth)
+def scene_at(source: AttackSession | Recording, step: int, truth: Truth, *, snapshot: Snapshot | None = None) -> Scene:
+    """A kept moment of a session or of a recording, or a snapshot of a session that may be running."""
+    if isinstance(source, AttackSession):
+        found = source.reconstruction_at(step) if snapshot is None else source.reconstruction(snapshot)
+        return Scene(source, step, found, score(found, truth) if truth else None, truth)
+    frame = source.reconstruction_at(step)
+    return Scene(source, step, frame, frame.score, Truth() if frame.score is None else truth)

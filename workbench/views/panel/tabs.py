@@ -74,18 +74,24 @@ class ReconstructionTab(Tab):
     title = "Reconstruction"
 
     def __init__(self) -> None:
-        self.truth = widgets.Checkbox(True, description="Show the truth", indent=False)
+        narrow, style = {"width": "210px"}, {"description_width": "40px"}
+        self.truth = widgets.Checkbox(True, description="Show the truth", indent=False, layout={"width": "auto"})
         self.sort = widgets.Dropdown(
             options=["best first", "in order"],
             description="Sort",
             tooltip="By PSNR, predicted where the truth is not shown; or in the order of the images",
+            layout=narrow,
+            style=style,
         )
         self.image = widgets.IntSlider(
-            1, 1, 1, description="Large", tooltip="Which image to show large, counted in the order above"
+            1,
+            1,
+            1,
+            description="Large",
+            tooltip="Which image to show large, counted in the order above",
+            layout=narrow,
+            style=style,
         )
-        for control in (self.truth, self.sort, self.image):
-            control.layout.width = "auto" if control is self.truth else "210px"
-            control.style.description_width = "40px"
         self.large = Picture()
         super().__init__([self.truth, self.sort, self.image], self.large)
 
@@ -162,9 +168,7 @@ class EpochsTab(Tab):
             return
         _, order = scene.order(best_first=True)
         columns = order[self.first.value - 1 :][:_MOST_COLUMNS]
-        truth = None
-        if scene.score is not None:
-            truth = scene.truth.images[np.argsort(scene.score.order)]
+        truth = None if scene.score is None else scene.truth.images[np.argsort(scene.score.order)]
         permutations = found.permutations if is_matched else None
         moved = (found.permutations != found.permutations[:1]).any(0).sum()
         self.picture.show_sheet(
@@ -231,11 +235,9 @@ class AveragingTab(Tab):
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
-        if scene.score is None:
-            self.picture.show_text("Without the truth the quality of a combination is not known.")
-            return
-        if scene.epochs is None:
-            self.picture.show_text(_why_single(scene))
+        if scene.score is None or scene.epochs is None:
+            unknown = "Without the truth the quality of a combination is not known."
+            self.picture.show_text(unknown if scene.score is None else _why_single(scene))
             return
         curves = averaging_curves(scene.found, scene.truth)
         last = ", ".join(f"{how} {values[-1]:.1f} dB" for how, values in curves.items())
@@ -251,15 +253,10 @@ class LabelsTab(Tab):
 
     def __init__(self) -> None:
         self.estimates: Mapping[str, Any] | None = None
-        self._drawn: object = None
         super().__init__()
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
-        key = (scene.source, scene.truth.clients, self.estimates is None)
-        if key == self._drawn:
-            return  # labels do not change from step to step
-        self._drawn = key
         if self.estimates is None:
             self.picture.show_text("The label counts are being estimated from the weights …")
             return

@@ -20,6 +20,9 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
     Args:
         changed: called when a person scrubs.
         go_on_here: called when a person asks to go on from the moment that is looked at.
+
+    Attributes:
+        step: the kept step that is looked at; None follows the newest.
     """
 
     def __init__(self, changed: Callable[[], None], go_on_here: Callable[[], None]) -> None:
@@ -42,7 +45,7 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
         # In the browser: playing keeps its pace whatever the kernel does.
         widgets.jslink((self.play, "value"), (self.slider, "value"))
         self._steps: list[int] = [0]
-        self._step: int | None = None
+        self.step: int | None = None
         self._moved_at: float | None = None  # until the page has received where the slider stands
         self._lock = RLock()  # a person moves the slider on one thread, the attack on another
         self._quiet = local()
@@ -54,11 +57,6 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
         )
 
     @property
-    def step(self) -> int | None:
-        """The kept step that is looked at; None follows the newest."""
-        return self._step
-
-    @property
     def is_settling(self) -> bool:
         """Whether it was moved a moment ago, so that `show` has to be called once more."""
         return self._moved_at is not None
@@ -66,18 +64,18 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
     def follow(self) -> None:
         """Look at the newest moment again."""
         with self._lock:
-            self._step = None
+            self.step = None
 
     def show(self, steps: Sequence[int], newest: int, *, is_recording: bool) -> None:
         """Show the kept moments; ``newest`` is the step that is followed."""
         with self._lock:
             self._steps = sorted({*steps, newest})
             place, text = len(self._steps) - 1, f"step {newest}, {'the end' if is_recording else 'the newest'}"
-            if self._step is not None:
+            if self.step is not None:
                 # A kept moment may have been dropped to make room: then the nearest one is looked at.
-                place = min(range(len(self._steps)), key=lambda at: abs(self._steps[at] - (self._step or 0)))
-                self._step = self._steps[place]
-                text = f"step {self._step} of {newest}"
+                place = min(range(len(self._steps)), key=lambda at: abs(self._steps[at] - (self.step or 0)))
+                self.step = self._steps[place]
+                text = f"step {self.step} of {newest}"
             self._quiet.now = True
             try:
                 self.play.max = self.slider.max = len(self._steps) - 1
@@ -95,6 +93,6 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
             return
         with self._lock:
             place = min(change["new"], len(self._steps) - 1)
-            self._step = None if place == len(self._steps) - 1 else self._steps[place]
+            self.step = None if place == len(self._steps) - 1 else self._steps[place]
             self._moved_at = monotonic()
         self._changed()

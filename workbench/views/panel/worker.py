@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from workbench.views.panel.state import Job
+from workbench.views.panel.status import Job
 
 __all__ = ["DRAWING", "Painter", "Worker"]
 
@@ -30,9 +30,9 @@ class _Thread:
 
     _current: Job | None = None  # a job cannot be cut short without aborting the process
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
         self._condition = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
         self._is_closing = False
         _alive.add(self)
 
@@ -48,9 +48,6 @@ class _Thread:
             self._thread.start()
         self._condition.notify_all()
 
-    def _work(self) -> None:
-        raise NotImplementedError
-
     def _join(self, patience: float) -> None:
         while self._thread.is_alive() and (self._current or time.monotonic() < patience):
             self._thread.join(0.05)
@@ -65,7 +62,7 @@ class Worker(_Thread):
     """
 
     def __init__(self, changed: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
-        super().__init__("panel jobs")
+        super().__init__("panel jobs", self._work)
         self._changed, self._failed = changed, failed
         self._waiting: deque[tuple[Job, Callable[[], None]]] = deque()
 
@@ -76,12 +73,12 @@ class Worker(_Thread):
             waiting = [job for job, _ in self._waiting]
             return [self._current, *waiting] if self._current else waiting
 
-    def submit(self, job: Job, action: Callable[[], None], *, replaces: bool = False) -> None:
-        """Queue a job; with ``replaces`` it takes the place of those of its kind that wait."""
+    def submit(self, job: Job, action: Callable[[], None]) -> None:
+        """Queue a job; a quiet one takes the place of those of its kind that wait."""
         with self._condition:
             if self._is_closing:
                 return
-            if replaces:
+            if job.is_quiet:
                 self._waiting = deque(one for one in self._waiting if one[0] is not job)
             self._waiting.append((job, action))
             self._wake()
@@ -98,11 +95,6 @@ class Worker(_Thread):
             return True
         with self._condition:
             return self._condition.wait_for(lambda: not self.jobs, timeout)
-
-    def close(self) -> None:
-        """Begin no further job."""
-        self.cancel_waiting()
-        super().close()
 
     def _work(self) -> None:
         while True:
@@ -137,7 +129,7 @@ class Painter(_Thread):
     """
 
     def __init__(self, paint: Callable[[], bool], per_second: float, failed: Callable[[BaseException], None]) -> None:
-        super().__init__("panel painter")
+        super().__init__("panel painter", self._work)
         self._paint, self._pause, self._failed = paint, 1 / per_second, failed
         self._wanted, self._drawn = 0, 0
 
@@ -184,9 +176,8 @@ with contextlib.suppress(ImportError):
 
 @atexit.register
 def _end_all() -> None:
-    alive = list(_alive)
-    for one in alive:
+    for one in list(_alive):
         one.close()
     patience = time.monotonic() + _PATIENCE_SECONDS
-    for one in alive:
+    for one in list(_alive):
         one._join(patience)

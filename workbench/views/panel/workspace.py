@@ -1,4 +1,4 @@
-"""What a panel shows: an attack and the runner that drives it, or a recording. Its methods may take long."""
+"""What a panel shows: an attack, the runner that drives it and what it costs; or a recording. Methods may take long."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.attack.needs import Needs, needs_of
+from workbench.config import AttackConfig, ClientConfig
 from workbench.data import Truth
-from workbench.errors import ConfigError, shown
+from workbench.errors import ConfigError
 from workbench.federated import Observation
 from workbench.session import AttackSession, Recording, SessionRunner
+from workbench.study.show.live import duration
 from workbench.target import Target, is_same_update
+from workbench.training import native
 from workbench.training.model import Model
 from workbench.views.panel import files
-from workbench.views.panel.cost import cost_text, measure_speed, target_like
 from workbench.views.panel.settings import Settings
 
 __all__ = ["Workspace"]
@@ -83,17 +86,15 @@ class Workspace:
     def show(self, source: AttackSession | Recording) -> None:
         """Show a given session or recording from now on."""
         if isinstance(source, AttackSession):
-            target, self.is_given = target_like(source.observation), True
+            target, self.is_given = _target_like(source.observation), True
             self._update = _Update(target, source.model, self.truth, source.observation)
             is_known = bool(self.truth) and np.array_equal(source.label_counts, self.truth.label_counts)
             self._take(source, self.truth, "known" if is_known else source.config.label_method)
-        elif isinstance(source, Recording):
+        else:
             with self.lock:
                 self.session = self.runner = None
                 self.recording, self.truth, self.labels = source, Truth.of(source.truth), source.labels
                 self.label_source = source.config.label_method
-        else:
-            raise ConfigError(f"source = {shown(source)} must be an AttackSession or a Recording.")
 
     def build(self, settings: Settings) -> None:
         """Train the client, unless its update is known, and prepare the attack."""
@@ -114,11 +115,10 @@ class Workspace:
         self._take(session, update.truth, settings.label_source)
 
     def _target(self, settings: Settings) -> Target:
-        if settings.target is not None:
-            return settings.target
-        if self._update is None:
+        target = settings.target or (self._update and self._update.target)
+        if target is None:
             raise ConfigError("there is no update to attack: choose a client.")
-        return self._update.target
+        return target
 
     def _take(self, session: AttackSession, truth: Truth, label_source: str) -> None:
         other = _driving.get(id(session))
@@ -133,12 +133,6 @@ class Workspace:
     def _drive(self, session: AttackSession) -> None:
         self.runner, self.seconds_per_image = SessionRunner(session), None
         self.runner.add_listener(lambda _: self._stepped())
-
-    def begin(self, steps: int | None = None) -> None:
-        """Start the runner, after the run under way has ended."""
-        self.end_run()
-        if self.runner is not None:
-            self.runner.start(steps)
 
     def stop_run(self) -> None:
         """Let the run end after the current step."""
@@ -183,15 +177,55 @@ class Workspace:
     def cost_text(self, settings: Settings) -> str:
         """What an attack with these settings costs."""
         if self.session is not None and self.seconds_per_image is None:
-            self.seconds_per_image = measure_speed(self.session)
+            self.seconds_per_image = _measure_speed(self.session)
         target, update = self._target(settings), self._update
-        if update is not None and _network(update.target) == _network(target):
-            model = update.model
-        else:
-            model = replace(target, num_images=1, num_clients=1).load()[0]
-        return cost_text(model, settings.config, target, self.seconds_per_image)
+        is_known = update is not None and _network(update.target) == _network(target)
+        model = update.model if update and is_known else replace(target, num_images=1, num_clients=1).load()[0]
+        return _cost_text(model, settings.config, target, self.seconds_per_image)
 
 
 def _network(target: Target) -> tuple[object, ...]:
     """What decides which network a target has."""
     return target.dataset, target.data, target.network
+
+
+def _target_like(observation: Observation) -> Target:
+    """A target whose sizes are those of an observed update; its pictures are not known."""
+    client = ClientConfig(observation.epochs, observation.batch_size, observation.learning_rate)
+    return Target(num_images=observation.num_images, num_clients=observation.num_clients, client=client)
+
+
+def _cost_text(model: Model, config: AttackConfig, target: Target, seconds_per_image: float | None) -> str:
+    """Work, memory and time of all steps; the time is unknown until a step was measured."""
+    cost, client = _cost_of(model, config, target), target.client
+    parts = [
+        f"{client.batches_per_epoch(target.num_images)} batches an epoch",
+        f"{client.local_steps(target.num_images)} local steps",
+        f"{cost.steps} attack steps",
+        f"about {max(1, round(cost.memory / 1e6))} MB",
+        "time known after the first steps",
+    ]
+    if seconds_per_image is not None:
+        images = sum(steps * images for steps, images in cost.phases)
+        parts[-1] = f"about {duration(images * seconds_per_image)} in all"
+    return "\n".join(filter(None, (" · ".join(parts), native.advice())))
+
+
+def _measure_speed(session: AttackSession) -> float | None:
+    """The seconds that a step takes for each image that it sends through the network; None before the first steps."""
+    if not session.seconds_per_step:
+        return None
+    cost = _cost_of(session.model, session.config, _target_like(session.observation))
+    is_warm = session.num_steps < session.config.warm_start_steps
+    return session.seconds_per_step / cost.phases[0 if is_warm else -1][1]
+
+
+def _cost_of(model: Model, config: AttackConfig, target: Target) -> Needs:
+    return needs_of(
+        model,
+        config,
+        num_images=target.num_images,
+        epochs=target.client.epochs,
+        batch_size=target.client.batch_size,
+        num_clients=target.num_clients,
+    )
