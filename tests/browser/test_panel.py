@@ -122,7 +122,7 @@ def test_run_watch_steer_pause_scrub_and_restart(lab):
     expect(lab.panel.get_by_text("the newest")).to_be_visible(timeout=20 * SECONDS)
     lab.page.wait_for_timeout(SECONDS)
     before = lab.wait_picture()
-    lab.button("Run on").click()
+    lab.button("Resume").click()
     timed("first picture after Run when compiled", lambda: lab.wait_picture(other_than=before))
     lab.button("Stop").click()
     timed("Stop acknowledged", lambda: lab.wait_status("Stop"))
@@ -225,7 +225,7 @@ def test_a_pause_is_acknowledged_during_a_run_of_full_size(page, server):
         lab.button("Pause").click()
         assert timed("Pause acknowledged at 10x5x50", lambda: lab.wait_status("Paus")) < 10
         timed("and in effect after it", lambda: lab.wait_status("Paused at step", 60))
-        lab.button("Run on").click()
+        lab.button("Resume").click()
         lab.wait_status("Running", 60)
         lab.button("Stop").click()
         assert timed("Stop acknowledged at 10x5x50", lambda: lab.wait_status("Stop")) < 10

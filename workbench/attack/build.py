@@ -24,9 +24,8 @@ from workbench.config import AttackConfig
 from workbench.federated.observation import Observation
 from workbench.randomness import named_generator, named_key
 from workbench.training.model import Model
-from workbench.training.schedule import Schedule
 
-__all__ = ["Custom", "assign_labels", "believed_schedule", "build_attack"]
+__all__ = ["Custom", "assign_labels", "build_attack"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +41,6 @@ class Custom:
     prior: Summary | None = None
     regularizer: Callable[[Array], Array] | None = None
     optimizer: optax.GradientTransformation | None = None
-
-
-def believed_schedule(config: AttackConfig, observation: Observation) -> Schedule:
-    """N, and E and m as the attacker believes them."""
-    epochs, batch_size = config.epochs or observation.epochs, config.batch_size or observation.batch_size
-    return Schedule(observation.num_images, epochs, batch_size)
 
 
 def assign_labels(counts: NDArray[np.int64], config: AttackConfig, epochs: int, seed: int) -> NDArray[np.int64]:
@@ -111,7 +104,7 @@ def build_attack(
     )
     phases: list[Phase] = []
     first_step = 0
-    planned = planned_phases(model, config, believed_schedule(config, observation))
+    planned = planned_phases(model, config, observation.schedule)
     for index, (simulation, steps) in enumerate(planned):
         objective = Objective(
             _in_segments(simulation, config, observation.num_clients, device),

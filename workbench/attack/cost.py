@@ -12,7 +12,7 @@ from workbench.training.model import Model
 from workbench.training.schedule import Schedule
 from workbench.training.sgd import kept_bytes
 
-__all__ = ["Cost", "estimate_cost", "planned_phases", "step_memory"]
+__all__ = ["Cost", "believed_schedule", "estimate_cost", "planned_phases", "step_memory"]
 
 
 class Cost(NamedTuple):
@@ -33,8 +33,14 @@ class Cost(NamedTuple):
         return sum(steps for steps, _ in self.phases)
 
 
+def believed_schedule(config: AttackConfig, schedule: Schedule) -> Schedule:
+    """The client's schedule with E and m as the attacker believes them."""
+    return Schedule(schedule.num_images, config.epochs or schedule.epochs, config.batch_size or schedule.batch_size)
+
+
 def planned_phases(model: Model, config: AttackConfig, schedule: Schedule) -> list[tuple[Simulation, int]]:
     """What every phase simulates, and its steps: the method, and before it the warm start if there is one."""
+    schedule = believed_schedule(config, schedule)
     methods = [(config.method, config.steps)]
     if config.warm_start_steps:
         methods.insert(0, ("surrogate", config.warm_start_steps))

@@ -21,7 +21,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.build import assign_labels, believed_schedule, build_attack
+from workbench.attack.build import assign_labels, build_attack
+from workbench.attack.cost import believed_schedule
 from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
@@ -130,7 +131,7 @@ def _short_reconstruction(model: Model, observation: Observation, config: Attack
     """[A * N, H, W, C] normalised: the client's images after a few steps of the surrogate."""
     config = replace(config, method="surrogate", steps=_SHORT_STEPS, warm_start_steps=0)
     counts = split_counts(estimate_labels(model, observation, "bias", seed=seed).whole, observation.num_clients)
-    labels = assign_labels(counts, config, believed_schedule(config, observation).epochs, seed)
+    labels = assign_labels(counts, config, believed_schedule(config, observation.schedule).epochs, seed)
     attack = build_attack(model, observation, config, labels, seed=seed)
     state, _ = attack.advance(attack.start(), attack.steering, attack.total_steps)
     return state.images.reshape(-1, *model.image_shape)

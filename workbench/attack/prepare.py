@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.attack.attack import Attack
-from workbench.attack.build import Custom, assign_labels, believed_schedule, build_attack
+from workbench.attack.build import Custom, assign_labels, build_attack
+from workbench.attack.cost import believed_schedule
 from workbench.attack.labels import estimate_labels, split_counts
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count, check_kind
@@ -51,7 +52,7 @@ def prepare(
     check_kind("observation", observation, Observation)
     seed = check_count("seed", seed, minimum=0)
     _check_observation(model, observation)
-    epochs = believed_schedule(config, observation).epochs
+    epochs = believed_schedule(config, observation.schedule).epochs
     order = None
     if batch_labels is not None:
         labels = _check_batch_labels(batch_labels, observation, epochs)

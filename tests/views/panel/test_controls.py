@@ -135,7 +135,7 @@ def test_what_cannot_be_is_said_while_one_types_and_again_at_build(make_panel, c
     panel = make_panel()
     for name, value in changes.items():
         panel.controls.fields[name].value = value
-    panel._worker.wait(60)
+    panel.wait(60)
     assert message in panel.controls.derived.value.replace("&#x27;", "'")
     panel.build_button.click()
     assert message in panel.status_text
@@ -145,17 +145,17 @@ def test_what_cannot_be_is_said_while_one_types_and_again_at_build(make_panel, c
 
 def test_what_it_takes_follows_what_is_typed(make_small):
     panel = make_small()
-    assert panel._worker.wait(60)
+    assert panel.wait(60)
     assert panel.controls.derived.value.startswith("2 batches an epoch · 4 local steps · 9 attack steps · about")
     panel.controls.fields["epochs"].value = 5
-    assert panel._worker.wait(60)
+    assert panel.wait(60)
     assert panel.controls.derived.value.startswith("2 batches an epoch · 10 local steps · 9 attack steps · about")
 
 
 def test_how_to_be_faster_stands_below(make_small, monkeypatch):
     monkeypatch.setattr(native, "advice", lambda: "Hurry <up>.")
     panel = make_small()
-    assert panel._worker.wait(60)
+    assert panel.wait(60)
     assert panel.controls.derived.value.endswith("<br>Hurry &lt;up&gt;.")
 
 
@@ -193,7 +193,7 @@ def test_changing_controls_during_a_run_does_not_disturb_it(make_panel, make_ses
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
     panel.run_button.click()
     until(lambda: panel.session.num_steps > 2, "some steps")
-    session = panel._session
+    session = panel.session
     for name in ("steps", "believed_epochs", "believed_batch_size"):
         panel.controls.fields[name].value = 2
     before = session.num_steps

@@ -55,7 +55,7 @@ def test_pause_is_acknowledged_at_once_holds_and_goes_on(make_panel, make_sessio
     assert panel.runner.wait_until_paused(60)
     held = panel.session.num_steps
     until(lambda: panel.status_text.startswith("Paused at step"), "the status line says that the pause took effect")
-    assert panel.run_button.description == "Run on"
+    assert panel.run_button.description == "Resume"
     assert panel.session.num_steps == held
     panel.run_button.click()
     until(lambda: panel.session.num_steps > held, "the run goes on")
@@ -141,7 +141,7 @@ def test_every_slider_steers(panel, slider, value):
     event = panel.session.history.steering[-1]
     assert (event.step, event.name, event.value) == (1, slider, value)
     assert f"{slider} = {value:g} from step 1 on" in panel.status_text
-    assert not panel._has_changed, "a slider needs no new session"
+    assert not panel.controller.has_changed, "a slider needs no new session"
 
 
 def test_steering_acts_on_a_running_attack(make_panel, make_session, until):
@@ -271,5 +271,5 @@ def test_what_is_neither_session_nor_recording_is_refused():
 
 
 def test_a_wrong_truth_is_refused(make_session):
-    with pytest.raises(wb.ConfigError, match="truth must be a ClientData"):
+    with pytest.raises(wb.DataError, match=r"truth = \[1\] must be a ClientData, or a sequence of them"):
         wb.AttackPanel(make_session(), truth=[1])

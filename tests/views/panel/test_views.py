@@ -173,7 +173,7 @@ def test_the_timeline_shows_kept_moments_and_follows_at_its_end(shown, finished)
         assert shown.wait(60)
         assert f"Step {steps[place]}." in texts(shown.tabs[0])
         assert timeline.text.value == f"step {steps[place]} of 30"
-    scene = scene_at(finished, 0, shown.truth)
+    scene = scene_at(finished, 0, shown.controller.workspace.truth)
     assert f"mean {scene.score.psnr.mean():.1f} dB" in texts(shown.tabs[0])
     timeline.slider.value = timeline.slider.max
     assert shown.wait(60)
@@ -384,7 +384,7 @@ def test_two_attacks_on_one_update_are_started_together(compare):
 
 
 def test_comparing_an_own_client_shares_it():
-    compare = ComparePanel()
+    compare = wb.AttackPanel.compare()
     try:
         left, right = compare.panels
         for name, value in {"num_images": 4, "epochs": 2, "batch_size": 2, "model": "mlp"}.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -18,6 +18,7 @@ from workbench.errors import ConfigError
 from workbench.federated.observation import Observation
 from workbench.settings import Setting, settings_of
 from workbench.target import Target
+from workbench.views.panel.settings import STEERED, Settings
 
 __all__ = ["CLIENT", "STEERED", "Controls", "Settings"]
 
@@ -27,40 +28,12 @@ _ATTACK = settings_of(AttackConfig)
 CLIENT = {known.key: known for kind in _KINDS for known in settings_of(kind).values()}
 """The settings of the client by the names of their controls."""
 
-STEERED = {name: known for name, known in _ATTACK.items() if known.slider is not None}
-"""The settings that sliders change on a running attack."""
-
 _BUNDLED = ("glyphs", "photos")
 _WIDE = {"width": "auto"}
 _STYLE = {"description_width": "112px"}
 _SLIDER_STYLE = {"description_width": "118px"}
 # What a control shows for a setting that may be None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic"}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the controls say.
-
-    Attributes:
-        target: the client; None where the panel was given a session.
-        config: the attack.
-        label_source: ``known``, or the method that recovers the counts.
-        update_weight: the factor on the weight of the update distance, 1 unless moved.
-        seed: of every random draw.
-    """
-
-    target: Target | None
-    config: AttackConfig
-    label_source: str
-    update_weight: float
-    seed: int
-
-    @property
-    def without_steering(self) -> Settings:
-        """What needs a new session when it changes: everything but the sliders."""
-        fixed = {name: known.default for name, known in STEERED.items()}
-        return replace(self, config=replace(self.config, **fixed), update_weight=1.0)
 
 
 class Controls:

@@ -1,23 +1,19 @@
-"""What the views draw from: one moment of a session or of a recording, with the truth where it is known."""
+"""What the views draw: one moment of a session or of a recording, with the truth where it is known."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.attack.attack import Reconstruction
+from workbench.data import Truth
 from workbench.metrics import Score, score
-from workbench.session.history import Outcome, SessionHistory
-from workbench.session.recording import Frame, Recording
-from workbench.session.session import AttackSession, Snapshot
+from workbench.session import AttackSession, Recording, Snapshot
+from workbench.session.recording import Frame
 
-if TYPE_CHECKING:
-    from workbench.attack.attack import Reconstruction
-    from workbench.data.dataset import ClientData
-
-__all__ = ["Scene", "scene_at", "scene_now"]
+__all__ = ["Scene", "scene_at"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,58 +24,44 @@ class Scene:
         source: the session or recording.
         step: how many steps had been made.
         found: images, epochs, permutations and labels; a recording may lack the epochs.
-        score: against the truth, None where nobody knows it.
-        truth: the clients.
+        score: against the truth, None where it is not known.
+        truth: the clients; empty where they are not known.
     """
 
     source: AttackSession | Recording
     step: int
     found: Reconstruction | Frame
     score: Score | None
-    truth: tuple[ClientData, ...]
+    truth: Truth
 
     @property
     def num_images(self) -> int:
         return len(self.found.images)
 
     @property
-    def true_images(self) -> NDArray[np.float32] | None:
-        """[N, H, W, C] of all clients."""
-        return np.concatenate([client.images for client in self.truth]) if self.truth else None
+    def epochs(self) -> NDArray[np.float32] | None:
+        """[V, N, H, W, C] where there are several epochs to compare; None where there is one set of images."""
+        epochs = self.found.epochs
+        return epochs if epochs is not None and len(epochs) > 1 else None
 
     @property
     def class_names(self) -> list[str]:
         """Of the classes assumed for the reconstructions, N of them."""
-        if self.truth:
-            return [self.truth[0].class_names[label] for label in self.found.labels]
-        return [f"class {label}" for label in self.found.labels]
+        return [self.truth.class_names[label] if self.truth else f"class {label}" for label in self.found.labels]
 
     def order(self, *, best_first: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[N] the true images as they are shown, and [N] the reconstruction that stands for each."""
+        """[N] the true images as they are shown, and [N] the reconstruction that is matched to each."""
+        in_order = np.arange(self.num_images)
         if self.score is None:
-            either = np.arange(self.num_images)
-            return either, either
-        true = np.argsort(-self.score.psnr, kind="stable") if best_first else np.arange(self.num_images)
+            return in_order, in_order
+        true = np.argsort(-self.score.psnr, kind="stable") if best_first else in_order
         return true, self.score.order[true]
 
-    @property
-    def history(self) -> SessionHistory:
-        return self.source.history
 
-    @property
-    def outcome(self) -> Outcome:
-        return self.source.outcome
-
-
-def scene_now(session: AttackSession, snapshot: Snapshot, truth: tuple[ClientData, ...]) -> Scene:
-    """The newest moment of a session."""
-    found = session.reconstruction(snapshot)
-    return Scene(session, snapshot.step, found, score(found, truth) if truth else None, truth)
-
-
-def scene_at(source: AttackSession | Recording, step: int, truth: tuple[ClientData, ...]) -> Scene:
-    """A kept moment of a session or of a recording."""
-    found = source.reconstruction_at(step)
-    if isinstance(found, Frame):
-        return Scene(source, step, found, found.score, truth if found.score is not None else ())
-    return Scene(source, step, found, score(found, truth) if truth else None, truth)
+def scene_at(source: AttackSession | Recording, step: int, truth: Truth, *, snapshot: Snapshot | None = None) -> Scene:
+    """A kept moment of a session or of a recording, or a snapshot of a session that may be running."""
+    if isinstance(source, AttackSession):
+        found = source.reconstruction_at(step) if snapshot is None else source.reconstruction(snapshot)
+        return Scene(source, step, found, score(found, truth) if truth else None, truth)
+    frame = source.reconstruction_at(step)
+    return Scene(source, step, frame, frame.score, Truth() if frame.score is None else truth)

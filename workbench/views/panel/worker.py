@@ -1,4 +1,4 @@
-"""The panel's two threads: one does what takes long, in order; the other draws the newest state, not too often.
+"""The panel's two threads: one does jobs that take long, in order; the other draws the newest state, not too often.
 
 Both are daemon threads with an exit hook, like the runner's: a plain thread would hang the interpreter's exit, and one
 that is cut off in the middle of a computation would abort it.
@@ -14,17 +14,47 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
+from workbench.views.panel.status import Job
+
 __all__ = ["DRAWING", "Painter", "Worker"]
 
-# Held by whoever draws a figure: matplotlib is not made for two threads at once.
+# Held by the thread that draws a figure: matplotlib is not made for two threads at once.
 DRAWING = threading.RLock()
 
 _PATIENCE_SECONDS = 2.0
-_alive: weakref.WeakSet[Worker | Painter] = weakref.WeakSet()
+_alive: weakref.WeakSet[_Thread] = weakref.WeakSet()
 
 
-class Worker:
-    """Does jobs one after the other, in a thread of its own that starts with the first.
+class _Thread:
+    """A daemon thread that starts with its first task, and ends with the interpreter."""
+
+    _current: Job | None = None  # a job cannot be cut short without aborting the process
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self._condition = threading.Condition()
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
+        self._is_closing = False
+        _alive.add(self)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify_all()
+
+    def _wake(self) -> None:
+        """Let the thread see that there is something to do; the caller holds the condition."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._condition.notify_all()
+
+    def _join(self, patience: float) -> None:
+        while self._thread.is_alive() and (self._current or time.monotonic() < patience):
+            self._thread.join(0.05)
+
+
+class Worker(_Thread):
+    """Does jobs one after the other.
 
     Args:
         changed: called whenever a job begins or ends, on the worker's thread.
@@ -32,39 +62,29 @@ class Worker:
     """
 
     def __init__(self, changed: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+        super().__init__("panel jobs", self._work)
         self._changed, self._failed = changed, failed
-        self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
-        self._current: str | None = None
-        self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._is_closing = False
-        _alive.add(self)
+        self._waiting: deque[tuple[Job, Callable[[], None]]] = deque()
 
     @property
-    def current(self) -> str | None:
-        """What is being done, in words; None where there is nothing to do."""
+    def jobs(self) -> list[Job]:
+        """The job under way, and those that wait, in order."""
         with self._condition:
-            return self._current or (self._waiting[0][0] if self._waiting else None)
+            waiting = [job for job, _ in self._waiting]
+            return [self._current, *waiting] if self._current else waiting
 
-    @property
-    def is_busy(self) -> bool:
-        return self.current is not None
-
-    def submit(self, name: str, job: Callable[[], None], *, replaces: bool = False) -> None:
-        """Queue a job under a name for people; with ``replaces`` it takes the place of waiting ones of that name."""
+    def submit(self, job: Job, action: Callable[[], None]) -> None:
+        """Queue a job; a quiet one takes the place of those of its kind that wait."""
         with self._condition:
             if self._is_closing:
                 return
-            if replaces:
-                self._waiting = deque(one for one in self._waiting if one[0] != name)
-            self._waiting.append((name, job))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="panel jobs", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+            if job.is_quiet:
+                self._waiting = deque(one for one in self._waiting if one[0] is not job)
+            self._waiting.append((job, action))
+            self._wake()
 
     def cancel_waiting(self) -> None:
-        """Forget what has not begun."""
+        """Drop the jobs that have not begun."""
         with self._condition:
             self._waiting.clear()
             self._condition.notify_all()
@@ -74,14 +94,7 @@ class Worker:
         if threading.current_thread() is self._thread:
             return True
         with self._condition:
-            return self._condition.wait_for(lambda: self._current is None and not self._waiting, timeout)
-
-    def close(self) -> None:
-        """Begin nothing more."""
-        with self._condition:
-            self._is_closing = True
-            self._waiting.clear()
-            self._condition.notify_all()
+            return self._condition.wait_for(lambda: not self.jobs, timeout)
 
     def _work(self) -> None:
         while True:
@@ -89,31 +102,25 @@ class Worker:
                 self._condition.wait_for(lambda: self._waiting or self._is_closing)
                 if self._is_closing:
                     return
-                self._current, job = self._waiting.popleft()
-            self._tell(self._changed)
+                self._current, action = self._waiting.popleft()
+            self._notify(self._changed)
             try:
-                job()
+                action()
             except BaseException as error:  # shown to a person, who can go on
-                self._tell(lambda error=error: self._failed(error))  # type: ignore[misc]
-            finally:
-                with self._condition:
-                    self._current = None
-                    self._condition.notify_all()
-            self._tell(self._changed)
+                self._notify(lambda error=error: self._failed(error))  # type: ignore[misc]
+            with self._condition:
+                self._current = None
+                self._condition.notify_all()
+            self._notify(self._changed)
 
-    def _tell(self, listener: Callable[[], None]) -> None:
-        # A widget that is gone must not end the work.
+    def _notify(self, listener: Callable[[], None]) -> None:
+        # A widget that was closed must not end the work.
         with contextlib.suppress(Exception):
             listener()
 
-    def _join(self, patience: float) -> None:
-        # A computation cannot be cut short without aborting the process.
-        while self._thread is not None and self._thread.is_alive() and (self._current or time.monotonic() < patience):
-            self._thread.join(0.05)
 
-
-class Painter:
-    """Calls ``paint`` soon after every `request`, at most ``per_second`` times a second, in a thread of its own.
+class Painter(_Thread):
+    """Calls ``paint`` soon after every `request`, at most ``per_second`` times a second.
 
     Args:
         paint: draws the newest state; returns whether it wants to be called again soon without a request.
@@ -122,35 +129,22 @@ class Painter:
     """
 
     def __init__(self, paint: Callable[[], bool], per_second: float, failed: Callable[[BaseException], None]) -> None:
+        super().__init__("panel painter", self._work)
         self._paint, self._pause, self._failed = paint, 1 / per_second, failed
         self._wanted, self._drawn = 0, 0
-        self._condition = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._is_closing = False
-        _alive.add(self)
 
     def request(self) -> None:
         """Draw soon."""
         with self._condition:
-            if self._is_closing:
-                return
-            self._wanted += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="panel painter", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+            if not self._is_closing:
+                self._wanted += 1
+                self._wake()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until what was requested by now is drawn; False where the time was not enough."""
         with self._condition:
             wanted = self._wanted
             return self._condition.wait_for(lambda: self._drawn >= wanted or self._is_closing, timeout)
-
-    def close(self) -> None:
-        """Draw nothing more."""
-        with self._condition:
-            self._is_closing = True
-            self._condition.notify_all()
 
     def _work(self) -> None:
         wants_more = False
@@ -173,10 +167,6 @@ class Painter:
                 self._condition.notify_all()
                 self._condition.wait_for(lambda: self._is_closing, max(0.0, began + self._pause - time.monotonic()))
 
-    def _join(self, patience: float) -> None:
-        while self._thread is not None and self._thread.is_alive() and time.monotonic() < patience:
-            self._thread.join(0.05)
-
 
 # Hooks run in reverse order: a kernel's zmq, which registers one when it sends its first large picture, has to come
 # after ours, or else the last pictures fail on their way out.
@@ -186,9 +176,8 @@ with contextlib.suppress(ImportError):
 
 @atexit.register
 def _end_all() -> None:
-    alive = list(_alive)
-    for one in alive:
+    for one in list(_alive):
         one.close()
     patience = time.monotonic() + _PATIENCE_SECONDS
-    for one in alive:
+    for one in list(_alive):
         one._join(patience)
