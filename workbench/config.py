@@ -367,5 +367,6 @@ def label_of(name: str) -> str:
     ('Smoothness (tv)', 'Smoothness (tv)', 'Custom term')
     """
     known = settings_of(AttackConfig)
-    found = known.get(name) or known.get(f"{name}_weight")
+    # The term "prior" is the epoch prior, and not its function g.
+    found = known.get(f"{name}_weight") or known.get(name)
     return found.label if found else {"loss": "Loss"}.get(name, "Custom term")

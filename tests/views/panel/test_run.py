@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench.config import label_of
 from workbench.session.recording import Outcome
 from workbench.session.runner import RunnerState
 
@@ -140,7 +141,7 @@ def test_every_slider_steers(panel, slider, value):
     assert panel.session.steering[slider] == value
     event = panel.session.history.steering[-1]
     assert (event.step, event.name, event.value) == (1, slider, value)
-    assert f"{slider} = {value:g} from step 1 on" in panel.status_text
+    assert f"{label_of(slider)} = {value:g} from step 1 on" in panel.status_text
     assert not panel.controller.has_changed, "a slider needs no new session"
 
 

@@ -149,7 +149,7 @@ def test_the_loss_marks_what_was_steered(make_panel, make_session, client):
     session.steer(tv_weight=0.25)
     session.step(2)
     panel = make_panel(session, truth=client)
-    assert "1 steering events, the last at step 3: tv_weight = 0.25" in texts(choose(panel, "Loss"))
+    assert "1 steering events, the last at step 3: Smoothness (tv) = 0.25" in texts(choose(panel, "Loss"))
 
 
 def test_the_page_is_told_where_the_slider_stands_when_a_move_has_settled(shown, until, monkeypatch):
