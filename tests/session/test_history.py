@@ -59,6 +59,8 @@ def test_the_history_is_a_copy(make_session):
     session.step(3)
     assert (session.history.loss[3:] != before.loss[3:]).all()
     assert (session.history.loss[:2] == before.loss[:2]).all()
+    session.history.loss[:] = 0.0
+    assert session.history.loss.all(), "changing a history changed the session"
 
 
 def test_snapshots_come_at_the_chosen_cadence(make_session):

@@ -10,6 +10,7 @@ import pytest
 
 import workbench as wb
 from workbench.data.dataset import eight_bits
+from workbench.files import container
 from workbench.metrics import Score
 from workbench.session import recording
 from workbench.session.session import Outcome
@@ -172,6 +173,14 @@ def test_a_saved_session_is_not_a_recording(session, tmp_path):
         wb.replay(tmp_path / "run")
     with pytest.raises(wb.CheckpointError, match="does not exist"):
         wb.replay(tmp_path / "nowhere")
+
+
+def test_the_custom_term_is_found_under_its_older_name(played, path, tmp_path):
+    settings, tensors = container.read(path, recording.KIND, recording.FORMAT_VERSION)
+    assert "custom" in settings["terms"]
+    terms = ["own" if term == "custom" else term for term in settings["terms"]]
+    container.write(tmp_path / "old", recording.KIND, recording.FORMAT_VERSION, {**settings, "terms": terms}, tensors)
+    assert list(wb.replay(tmp_path / "old").history.terms) == list(played.history.terms)
 
 
 def in_a_fresh_process(code):

@@ -232,18 +232,22 @@ def test_sixty_four_bit_numbers_by_default_change_nothing(client, make_session, 
 
     def attack():
         seen = wb.client_update(network, network.init(), client, wb.ClientConfig(epochs=2, batch_size=2))
-        session = wb.AttackSession(network, seen, wb.AttackConfig(steps=2))
+        session = wb.AttackSession(network, seen, wb.AttackConfig(steps=2), label_counts=client.label_counts)
         session.step(2)
         return session.reconstruction().images
 
-    usual = attack()
+    usual, usual_labels = attack(), make_session(label_counts=None).formula_labels
     with jax.enable_x64(True):
         wide = attack()
-        # The warm start and the consensus, on a network that compiles faster.
+        # Label recovery, warm start and consensus, on a network that is faster.
+        wide_labels = make_session(label_counts=None).formula_labels
         small = make_session()
         small.step(30)
     assert wide.dtype == np.float32
     np.testing.assert_allclose(wide, usual, atol=0.02, err_msg="64-bit defaults changed the images")
+    for method, counts in usual_labels.items():
+        np.testing.assert_allclose(wide_labels[method].real, counts.real, atol=0.05, err_msg=method)
+        np.testing.assert_array_equal(wide_labels[method].whole, counts.whole, err_msg=method)
     images = small.snapshot().state.images
     assert images.dtype == np.float32
     np.testing.assert_allclose(images, reference[30].images, atol=0.02, err_msg="64-bit defaults changed the images")

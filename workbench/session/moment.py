@@ -59,11 +59,12 @@ class Moment:
 
     @property
     def history(self) -> SessionHistory:
+        infos = jax.tree.map(np.copy, self.infos)  # a caller may change its arrays
         return SessionHistory(
-            loss=self.infos.loss,
-            terms=self.infos.terms._asdict(),
-            gradient_norm=self.infos.gradient_norm,
-            step_size=self.infos.step_size,
+            loss=infos.loss,
+            terms=infos.terms._asdict(),
+            gradient_norm=infos.gradient_norm,
+            step_size=infos.step_size,
             steering=self.events,
             snapshot_steps=tuple(sorted(self.snapshots)),
         )

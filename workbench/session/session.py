@@ -11,8 +11,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -142,7 +143,6 @@ class AttackSession:
         self._seconds: dict[int, float | None] = {}  # per step, by phase; None while only compiling was measured
         self._autosave: tuple[Path, float, float] = ("", math.inf, math.inf)  # path, steps and seconds in between
         self._saved_at = (0, time.monotonic())
-        self._labels: dict[str, LabelEstimate] = {}
 
     # Look
 
@@ -200,25 +200,24 @@ class AttackSession:
             f"time for {remaining} more steps: {time_needed}."
         )
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, LabelEstimate]:
         """The label counts by every method that fits the network; ``refined`` runs a short attack."""
-        return self._estimates(LABEL_METHODS)
+        return self.formula_labels | ({"refined": self._estimate("refined")} if self._has_bias else {})
 
-    @property
+    @cached_property
     def formula_labels(self) -> dict[str, LabelEstimate]:
         """Those of `labels` that need no attack."""
-        return self._estimates([method for method in LABEL_METHODS if method != "refined"])
+        formulas = [method for method in LABEL_METHODS if method != "refined" and (method != "bias" or self._has_bias)]
+        return {method: self._estimate(method) for method in formulas}
 
-    def _estimates(self, methods: Sequence[str]) -> dict[str, LabelEstimate]:
-        has_bias = "bias" in self.observation.server_weights[self.model.last_layer]
-        fitting = [method for method in methods if has_bias or method not in ("bias", "refined")]
-        for method in [method for method in fitting if method not in self._labels]:
-            with jax.default_device(self.device):
-                self._labels[method] = estimate_labels(
-                    self.model, self.observation, method, seed=self.seed, config=self.config
-                )
-        return {method: self._labels[method] for method in fitting}
+    @property
+    def _has_bias(self) -> bool:
+        return "bias" in self.observation.server_weights[self.model.last_layer]
+
+    def _estimate(self, method: str) -> LabelEstimate:
+        with jax.default_device(self.device):
+            return estimate_labels(self.model, self.observation, method, seed=self.seed, config=self.config)
 
     def reconstruction(self, snapshot: Snapshot | None = None) -> Reconstruction:
         """The current images, or those of a snapshot, matched and combined."""
