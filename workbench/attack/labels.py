@@ -84,7 +84,7 @@ def network_statistics(model: Model, weights: Weights, inputs: ArrayLike) -> Sta
 
 def dummy_inputs(model: Model, seed: int = 0) -> Array:
     """[3000, H, W, C] the random normalised inputs on which statistics are taken where there are no better ones."""
-    return jax.random.normal(named_key(seed, "labels/dummies"), (_NUM_DUMMIES, *model.image_shape))
+    return jax.random.normal(named_key(seed, "labels/dummies"), (_NUM_DUMMIES, *model.image_shape), jnp.float32)
 
 
 def estimate_labels(

@@ -5,6 +5,8 @@ import time
 import pytest
 
 import workbench as wb
+from workbench.views.panel.controls import Controls
+from workbench.views.panel.panel import PICTURES_PER_SECOND as REAL_PACE
 
 CONFIG = wb.AttackConfig(
     steps=20,
@@ -41,6 +43,21 @@ def make_session(model, observation, client):
     return make
 
 
+PACE = "workbench.views.panel.panel.PICTURES_PER_SECOND"
+
+
+@pytest.fixture(autouse=True)
+def fast_painter(monkeypatch):
+    """Draw more often than a page is sent pictures, so tests do not wait for the next one."""
+    monkeypatch.setattr(PACE, 40.0)
+
+
+@pytest.fixture
+def real_pace(monkeypatch, fast_painter):
+    """Draw as often as on a page."""
+    monkeypatch.setattr(PACE, REAL_PACE)
+
+
 @pytest.fixture
 def make_panel():
     """A panel that is closed after the test; its threads must end."""
@@ -64,16 +81,33 @@ def panel(make_panel, make_session, client):
     return panel
 
 
+SMALL = {"num_images": 4, "epochs": 2, "batch_size": 2, "model": "mlp", "steps": 6, "warm_start_steps": 3}
+
+
 @pytest.fixture
-def make_small(make_panel):
-    """A panel of its own client, made small by its controls before it is used."""
+def start_small(monkeypatch):
+    """Let the controls of every panel start with a small client and a short attack."""
+
+    def start(**values):
+        class SmallControls(Controls):
+            def __init__(self, *listeners):
+                super().__init__(*listeners)
+                with self.quietly():
+                    for name, value in {**SMALL, **values}.items():
+                        self.fields[name].value = value
+
+        monkeypatch.setattr("workbench.views.panel.panel.Controls", SmallControls)
+
+    return start
+
+
+@pytest.fixture
+def make_small(make_panel, start_small):
+    """A panel of a small client that its controls name."""
 
     def make(**values):
-        panel = make_panel()
-        small = {"num_images": 4, "epochs": 2, "batch_size": 2, "model": "mlp", "steps": 6, "warm_start_steps": 3}
-        for name, value in {**small, **values}.items():
-            panel.controls.fields[name].value = value
-        return panel
+        start_small(**values)
+        return make_panel()
 
     return make
 

@@ -12,6 +12,7 @@ import workbench as wb
 from workbench.config import label_of
 from workbench.session.recording import Outcome
 from workbench.session.runner import RunnerState
+from workbench.views.panel.workspace import Workspace
 
 
 def test_run_makes_all_steps_and_shows_the_result(panel):
@@ -67,11 +68,14 @@ def test_pause_is_acknowledged_at_once_holds_and_goes_on(make_panel, make_sessio
     assert panel.status_text.startswith("Stopped at step")
 
 
-def test_pause_while_building_means_that_nothing_starts(make_small, until):
+def test_pause_while_building_means_that_nothing_starts(make_small, monkeypatch):
+    gate, build = threading.Event(), Workspace.build
+    monkeypatch.setattr(Workspace, "build", lambda *arguments: gate.wait(60) and build(*arguments))
     panel = make_small()
     panel.run_button.click()
     panel.pause_button.click()
     assert panel.status_text.startswith("Pausing, after this: building"), panel.status_text
+    gate.set()
     assert panel.wait(120)
     assert panel.session.num_steps == 0
     panel.run_button.click()
@@ -225,7 +229,9 @@ def test_buttons_in_any_order_never_raise_and_leave_nothing_stuck(panel, seed, t
     assert "Traceback" not in "".join(capfd.readouterr()), pressed
 
 
-def test_pictures_are_not_drawn_more_often_than_eight_times_a_second(make_panel, make_session, client, until):
+def test_pictures_are_not_drawn_more_often_than_eight_times_a_second(
+    real_pace, make_panel, make_session, client, until
+):
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
     drawn = []
     original = panel.tabs[0].draw
@@ -238,7 +244,7 @@ def test_pictures_are_not_drawn_more_often_than_eight_times_a_second(make_panel,
     assert rate < 8.5, f"{rate:.1f} pictures were drawn a second"
 
 
-def test_curves_are_drawn_at_most_twice_a_second(make_panel, make_session, client, until):
+def test_curves_are_drawn_at_most_twice_a_second(real_pace, make_panel, make_session, client, until):
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
     panel.views.selected_index = 5
     assert panel.wait(60)

@@ -106,7 +106,7 @@ class Controller:
         self.message = self.cost = Message()
         self.has_changed = False
         self._built: Settings | None = None  # of the attack that is there or being built
-        self._asked: Command | None = None  # of the run, last: RUN, PAUSE or STOP
+        self._asked: Command | None = None  # of the run, last: RUN, STEP, PAUSE or STOP
         self._stepped_at = 0.0
 
     # What it is doing
@@ -190,9 +190,9 @@ class Controller:
     @_request(Command.STEP)
     def step(self) -> None:
         """Make one step."""
-        self._asked = None
+        self._asked = Command.STEP
         self._submit_build(only_if_changed=True)
-        self._submit(Job.START, lambda: self._begin(1))
+        self._submit(Job.START, self._start)
 
     @_request(Command.PAUSE)
     def pause(self) -> None:
@@ -203,9 +203,8 @@ class Controller:
 
     @_request(Command.STOP)
     def stop(self) -> None:
-        """End the run after the current step, and drop the jobs that have not begun."""
+        """End the run after the current step; an attack that is being built will not start."""
         self._asked = Command.STOP
-        self.worker.cancel_waiting()
         self.workspace.stop_run()
 
     @_request(Command.RESET)
@@ -333,20 +332,16 @@ class Controller:
         self.settings_changed()
 
     def _start(self) -> str | None:
-        """Begin the run, unless it was paused while the session was being built."""
+        """Begin the run or the step, unless it was paused or stopped while the session was being built."""
         session = self.workspace.attack
-        if self._asked is Command.RUN:
-            if session.outcome is Outcome.FINISHED:
-                return f"All {session.total_steps} steps are done: Step makes one more, Reset starts over."
-            self._begin()
+        if self._asked is Command.RUN and session.outcome is Outcome.FINISHED:
+            return f"All {session.total_steps} steps are done: Step makes one more, Reset starts over."
+        if self._asked in (Command.RUN, Command.STEP):
+            self._view.show_source()
+            self.workspace.end_run()
+            self._stepped_at = time.monotonic()
+            self.workspace.start_run(1 if self._asked is Command.STEP else None)
         return None
-
-    def _begin(self, steps: int | None = None) -> None:
-        self._view.show_source()
-        self.workspace.end_run()
-        self._stepped_at = time.monotonic()
-        if self.workspace.runner is not None:
-            self.workspace.runner.start(steps)
 
     def _rewind(self, step: int, *, is_reset: bool = False) -> str:
         self.workspace.rewind(step)

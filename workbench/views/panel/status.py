@@ -81,7 +81,7 @@ class Situation:
     Attributes:
         state: of the attack.
         job: what the worker does or will do next, without quiet jobs.
-        request: what was asked of the run last: to run, to pause or to stop.
+        request: what was asked of the run last: RUN, STEP, PAUSE or STOP.
         message: the last event worth reporting, until something else happens.
         failure: what made the run fail.
         step: how many steps were made.

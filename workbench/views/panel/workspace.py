@@ -134,6 +134,11 @@ class Workspace:
         self.runner, self.seconds_per_image = SessionRunner(session), None
         self.runner.add_listener(lambda _: self._stepped())
 
+    def start_run(self, steps: int | None) -> None:
+        """Make so many steps; None goes to the configuration's last."""
+        if self.runner is not None:
+            self.runner.start(steps)
+
     def stop_run(self) -> None:
         """Let the run end after the current step."""
         if self.runner is not None:
