@@ -197,7 +197,8 @@ def by_library(images, kernel, padding):
 
 
 def assert_close(actual, expected, what):
-    error = float(jnp.abs(actual - expected).max() / jnp.abs(expected).max())
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    error = np.abs(actual - expected).max() / np.abs(expected).max()
     assert error < 1e-5, f"{what} differs by {error:.2g} of its largest entry"
 
 
@@ -207,13 +208,32 @@ def test_all_ways_to_convolve_agree_with_both_gradients(other, size, padding, ch
     rng = np.random.default_rng(size)
     shapes = (3, 8, 6, channels), (size, size, channels, 7)
     images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
-    expected, pull_back = jax.vjp(lambda x, k: other(x, k, padding), images, kernel)
-    assert_close(layers.convolution(images, kernel, padding), expected, "the convolution")
+    side = 2 * padding - size + 1
+    gradient = jnp.asarray(rng.normal(size=(3, 8 + side, 6 + side, 7)), jnp.float32)
 
-    gradient = jnp.asarray(rng.normal(size=expected.shape), jnp.float32)
-    in_images, in_kernel = pull_back(gradient)
-    assert_close(layers.convolution_input_gradient(gradient, kernel, padding), in_images, "the input gradient")
-    assert_close(layers.convolution_kernel_gradient(images, gradient, padding), in_kernel, "the kernel gradient")
-    _, our_pull_back = jax.vjp(lambda x, k: layers.convolution(x, k, padding), images, kernel)
-    for ours, theirs, what in zip(our_pull_back(gradient), (in_images, in_kernel), ("input", "kernel"), strict=True):
-        assert_close(ours, theirs, f"the {what} gradient that JAX takes from the convolution")
+    @jax.jit
+    def expected(images, kernel, gradient):
+        result, pull_back = jax.vjp(lambda x, k: other(x, k, padding), images, kernel)
+        return result, *pull_back(gradient)
+
+    @jax.jit
+    def found(images, kernel, gradient):
+        result, pull_back = jax.vjp(lambda x, k: layers.convolution(x, k, padding), images, kernel)
+        in_images = layers.convolution_input_gradient(gradient, kernel, padding)
+        in_kernel = layers.convolution_kernel_gradient(images, gradient, padding)
+        return result, in_images, in_kernel, *pull_back(gradient)
+
+    convolved, in_images, in_kernel = expected(images, kernel, gradient)
+    for actual, right, what in zip(
+        found(images, kernel, gradient),
+        (convolved, in_images, in_kernel, in_images, in_kernel),
+        (
+            "the convolution",
+            "the input gradient",
+            "the kernel gradient",
+            "the input gradient that JAX takes from the convolution",
+            "the kernel gradient that JAX takes from the convolution",
+        ),
+        strict=True,
+    ):
+        assert_close(actual, right, what)

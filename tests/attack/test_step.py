@@ -181,15 +181,26 @@ def test_the_search_for_epochs_ranks_by_the_visible_loss():
     assert {belief[:2] for belief in ranked} == {(1, 1), (2, 2)}
 
 
-def test_beliefs_are_compared_by_the_same_measure():
+@pytest.mark.parametrize(
+    ("method", "num_images", "num_beliefs"),
+    [
+        ("shared", 2, 2),
+        ("fedsgd_epoch", 2, 2),
+        ("fedsgd", 2, 2),
+        # Every belief is compiled anew.
+        pytest.param("shared", 6, 4, marks=pytest.mark.slow),
+        pytest.param("fedsgd_epoch", 6, 4, marks=pytest.mark.slow),
+        pytest.param("fedsgd", 6, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_beliefs_are_compared_by_the_same_measure(method, num_images, num_beliefs):
     """To first order every belief makes the same update of the same images, so none may look better by its form."""
-    client = make_client(num_images=6)
+    client = make_client(num_images=num_images)
     observation = wb.client_update(MODEL, MODEL.init(1), client, wb.ClientConfig(2, 2, learning_rate=1e-3))
-    for method in ("shared", "fedsgd_epoch", "fedsgd"):
-        config = wb.AttackConfig(method=method, steps=1)
-        ranked = search_epochs(MODEL, observation, config, label_counts=client.label_counts)
-        assert len(ranked) == 4
-        assert ranked[-1].loss < 1.1 * ranked[0].loss, f"{method}: {ranked}"
+    config = wb.AttackConfig(method=method, steps=1)
+    ranked = search_epochs(MODEL, observation, config, label_counts=client.label_counts)
+    assert len(ranked) == num_beliefs
+    assert ranked[-1].loss < 1.1 * ranked[0].loss, f"{method}: {ranked}"
 
 
 def test_a_step_is_adam_with_a_step_size_that_decays():
