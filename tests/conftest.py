@@ -1,7 +1,7 @@
 """What every test runs under: strict JAX on the CPU, a compilation cache, hypothesis without chance, a core per worker.
 
-`make test` runs the tests in several worker processes (pytest-xdist). A file's tests stay together on one worker, and so
-do all browser tests, which share one JupyterLab. Each worker has its share of the cores to itself.
+`make test` runs the tests in several worker processes (pytest-xdist). A file's tests stay together on one worker, and
+so do all browser tests, which share one JupyterLab. Each worker has its share of the cores to itself.
 """
 
 import os
