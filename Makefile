@@ -1,6 +1,9 @@
 PYTHON ?= python3
 READY := .venv/.ready
 RUN := .venv/bin/python
+# Worker processes of the tests. Each has its share of the cores to itself, so more than there are cores gain nothing.
+JOBS ?= 2
+PYTEST := $(RUN) -m pytest -q --numprocesses=$(JOBS) --durations=10 --durations-min=1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lab demo test test-all bench lint types format browser clean
@@ -26,11 +29,11 @@ lab: $(READY)  ## open JupyterLab on the first notebook
 demo: $(READY)  ## attack an embedded client without a browser, and write report.html
 	@.venv/bin/workbench demo
 
-test: lint types browser  ## lint, types, unit tests, doctests, notebooks, browser tests
-	$(RUN) -m pytest
+test: lint types browser  ## lint, types, unit tests, doctests, three notebooks, browser tests; JOBS=2 at a time
+	$(PYTEST)
 
-test-all: browser  ## the slow tests, which `make test` leaves out
-	$(RUN) -m pytest -m slow
+test-all: browser  ## the slow tests, which `make test` leaves out: the other notebooks, long runs, fresh clones
+	$(PYTEST) -m slow
 
 bench: $(READY)  ## measure speed and memory
 	@if [ -d benchmarks ]; then $(RUN) -m benchmarks; else echo "There are no benchmarks yet."; fi

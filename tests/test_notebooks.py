@@ -1,11 +1,10 @@
-"""The walkthroughs as files: run from top to bottom, small, short cells, pictures that need no kernel.
+"""The notebooks as files: run from top to bottom, small, short cells, pictures that need no kernel.
 
-That they run, and print what they printed, is nbval's part: pytest collects the folder `notebooks` for that.
+That they run, and print what they printed, also on a single core, is checked by nbval: pytest collects the folder
+`notebooks` for that, and its conftest.py says which notebooks run when.
 """
 
 import ast
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,17 +97,13 @@ def test_it_links_to_notebooks_that_exist(path):
     assert not missing, f"{path.name} links to {missing}"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(not shutil.which("taskset"), reason="taskset is a Linux command")
-def test_all_run_and_agree_on_a_single_core(tmp_path):
-    core = str(min(os.sched_getaffinity(0)))
-    options = ["-q", "--no-header", f"--basetemp={tmp_path / 'pytest'}"]
-    run = subprocess.run(
-        ["taskset", "-c", core, sys.executable, "-m", "pytest", *options, *map(str, NOTEBOOKS)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+def test_three_notebooks_run_in_every_run_and_the_others_in_the_slow_one():
+    def collected(*options):
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *options, "notebooks"]
+        lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+        return [line for line in lines if ".ipynb::" in line]
+
+    in_every_run, in_the_slow_run = collected(), collected("-m", "slow")
+    assert len({cell.partition("::")[0] for cell in in_every_run}) == 3
+    every_cell = [f"notebooks/{path.name}::Cell {i}" for path in NOTEBOOKS for i in range(len(cells(path, "code")))]
+    assert sorted(in_every_run + in_the_slow_run) == sorted(every_cell), "a cell runs twice or never"

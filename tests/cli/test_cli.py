@@ -74,8 +74,9 @@ def check_report(path: Path) -> str:
 # What it does
 
 
-def test_version_and_help():
-    assert re.fullmatch(r"workbench \d+\.\d+\.\d+\n", workbench("--version").stdout)
+def test_version_and_help(monkeypatch, capsys):
+    assert in_process(monkeypatch, "--version") == 0
+    assert re.fullmatch(r"workbench \d+\.\d+\.\d+\n", capsys.readouterr().out)
     told = workbench()
     assert told.returncode == 0
     for word in ("demo", "attack", "--version"):

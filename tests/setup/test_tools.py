@@ -64,7 +64,9 @@ def test_root_takes_debians_package_and_others_playwrights_download(browser_tool
 
 @pytest.mark.parametrize(("ci", "outcome"), [({}, "1 skipped"), ({"CI": "true"}, "1 error")])
 def test_a_missing_browser_skips_at_home_and_fails_where_it_counts(without_browser, tmp_path, ci, outcome):
-    answer = run(without_browser | ci, "-m", "pytest", "-rs", "-o", f"cache_dir={tmp_path}", ONE_BROWSER_TEST)
+    # Without the plug-in for notebooks, which takes a second to import.
+    plain = ["-p", "no:nbval", "-o", "addopts=--import-mode=importlib", "-o", f"cache_dir={tmp_path}"]
+    answer = run(without_browser | ci, "-m", "pytest", "-rs", *plain, ONE_BROWSER_TEST)
     assert outcome in answer.stdout.splitlines()[-1]
     assert "There is no browser" in answer.stdout
 

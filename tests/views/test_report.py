@@ -76,21 +76,6 @@ def check(html: str) -> Page:
 
 
 @pytest.fixture(scope="module")
-def client():
-    return wb.load_dataset("glyphs").client(0, num_images=6)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return wb.models.mlp(widths=(32,))
-
-
-@pytest.fixture(scope="module")
-def observation(model, client):
-    return wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=2, batch_size=3))
-
-
-@pytest.fixture(scope="module")
 def session(model, observation, client):
     config = wb.AttackConfig.preset("demo", steps=8, warm_start_steps=4)
     attack = wb.AttackSession(model, observation, config, label_counts=client.label_counts)
@@ -111,9 +96,9 @@ def test_a_report_has_all_its_sections_and_numbers(page, session, client):
     for words in (
         f"{quality.recovered_percent:.1f} %",
         f"{quality.psnr.mean():.2f} dB",
-        "0 of 6",
+        "0 of 5",
         "glyphs, client 0",
-        "6 of 28×28×1",
+        "5 of 28×28×1",
         "defence none",
         "workbench demo",
         "12 of 12",
@@ -122,7 +107,7 @@ def test_a_report_has_all_its_sections_and_numbers(page, session, client):
         assert words in page.text, f"the report does not say {words!r}"
     best = [float(value) for value in re.findall(r"(-?[\d.]+) dB", page.text.split("their frame is thick.")[1])]
     assert best == sorted(best, reverse=True)
-    assert len(best) == 6
+    assert len(best) == 5
 
 
 def test_the_purpose_is_said_once(page):
@@ -156,7 +141,7 @@ def test_an_aggregate_shows_the_images_of_all_its_clients(model):
     clients = [wb.load_dataset("glyphs").client(index, num_images=4) for index in (0, 1)]
     config = wb.ClientConfig(epochs=2, batch_size=2)
     both = wb.aggregate([wb.client_update(model, model.init(), client, config) for client in clients])
-    attack = wb.AttackSession(model, both, wb.AttackConfig(steps=2))
+    attack = wb.AttackSession(model, both, wb.AttackConfig(method="shared", steps=2))
     attack.step(2)
     page = check(report_html(attack, clients))
     assert sum(attributes.get("alt", "").startswith("Its reconstruction") for _, attributes in page.tags) == 8
