@@ -141,7 +141,7 @@ class ClientConfig:
         check_kind("defence", self.defence, DefenceConfig)
 
     def schedule(self, num_images: int) -> Schedule:
-        """How the training of so many images is divided into batches and steps."""
+        """How training on this number of images is divided into batches and steps."""
         return Schedule(num_images, self.epochs, self.batch_size)
 
 

@@ -77,7 +77,7 @@ _PRESETS["demo", "femnist"] |= {
 
 
 def real_twin(dataset: str) -> str:
-    """The real data set whose settings and network serve a bundled one; any other is its own."""
+    """The real data set whose settings and network serve a bundled one; any other data set is returned as it is."""
     return {"glyphs": "femnist", "photos": "cifar100"}.get(dataset, dataset)
 
 

@@ -44,7 +44,8 @@ class Reconstruction:
 
     Attributes:
         images: [N, H, W, C] combined; of an aggregate of A clients, A * N images.
-        epochs: [V, N, H, W, C] as optimised, every epoch in its own order; V is 1 for methods with one set of images.
+        epochs: [V, N, H, W, C] as optimised, each epoch in the order of its batches; V is 1 for methods with one set of
+            images.
         permutations: [V, N]: ``epochs[e][permutations[e]]`` is in the order of ``images``.
         labels: [N] the class assumed for every image.
     """
@@ -56,7 +57,7 @@ class Reconstruction:
 
     @property
     def confidence(self) -> NDArray[np.float64]:
-        """[N] the PSNR in dB that every image probably has, predicted without the truth."""
+        """[N] the PSNR of every image in dB, predicted without the truth."""
         return predict_psnr(self.images)
 
 
@@ -137,7 +138,7 @@ class Attack:
             chunk = min(num_steps, HISTORY_LENGTH, self.next_event(phase, at, steering) - at)
             state, history = self._run(phase, state, steering, chunk)
             made = int(history.num_steps)
-            # Cut on the host: on the device every length would be a computation of its own, to be compiled.
+            # Cut on the host: on the device every length would need a compilation.
             infos.append(jax.tree.map(lambda a, n=made: a[:n], jax.device_get(history.infos)))
             if made < chunk:
                 break
@@ -145,7 +146,7 @@ class Attack:
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
 
     def prepare_step(self, state: AttackState, steering: Steering) -> AttackState:
-        """Do what is due before the next step: change to the next phase, or match the epochs for a new consensus."""
+        """Before the next step: change to the next phase or match the epochs for a new consensus, if it is time."""
         index, at = int(state.phase), int(state.step)
         phase = self.phases[index]
         if phase.last_step is not None and at >= phase.last_step:
@@ -187,7 +188,7 @@ class Attack:
         return phase.objective.simulation.num_variable_epochs > 1
 
     def next_event(self, phase: Phase, at: int, steering: Steering) -> int:
-        """The next step number before which something is due."""
+        """The next step number at which the phase changes or the epochs are matched."""
         ahead = [at + HISTORY_LENGTH]
         if phase.last_step is not None:
             ahead.append(phase.last_step)

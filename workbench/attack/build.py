@@ -136,6 +136,6 @@ def _free_memory(device: jax.Device | None) -> int:
     stats = (device or jax.devices()[0]).memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    # Linux tells; macOS and Windows do not.
+    # Known on Linux; not on macOS and Windows.
     is_known = "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {})
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 2**34

@@ -1,7 +1,7 @@
-"""How good each reconstruction probably is, told from the reconstruction alone.
+"""The quality of each reconstruction, predicted from the reconstruction alone.
 
-A reconstruction that failed is washed out: grey where ink or paper should be, and with weak edges. How far an image's
-epochs agree says less than one would think: where epochs are pulled together they agree about wrong images too.
+A failed reconstruction is washed out: grey where ink or paper should be, and with weak edges. The agreement of an
+image's epochs predicts less: epochs with a consensus agree about wrong images too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _WEAKEST_EDGES = 1e-4
 
 
 def predict_psnr(images: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[N, H, W, C] reconstructed pixels to [N]: the PSNR in dB that each probably has.
+    """[N, H, W, C] reconstructed pixels to [N]: the predicted PSNR of each in dB.
 
-    In dB for handwriting; for other pictures take it as an order only.
+    Calibrated on handwriting; for other images only the order is meaningful.
 
     >>> import numpy as np
     >>> stroke = np.ones((1, 28, 28, 1)); stroke[:, 5:23, 13:16] = 0

@@ -109,8 +109,8 @@ def estimate_labels(
         images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed;
             None draws random ones.
         config: of the short attack of ``refined``.
-        statistics: at the server's and the client's weights, where they were computed before; ``refined`` takes its
-            own.
+        statistics: at the server's and the client's weights, where they were computed before; ``refined`` takes
+            new ones.
     """
     check_choice("label method", method, LABEL_METHODS)
     if method == "refined":
@@ -138,7 +138,7 @@ def _short_reconstruction(model: Model, observation: Observation, config: Attack
 
 
 def split_counts(counts: NDArray[np.int64], num_clients: int) -> NDArray[np.int64]:
-    """[K] counts of an aggregate to [A, K], of which the update tells no more: labels are distributed round-robin.
+    """[K] counts of an aggregate to [A, K]: the update holds only their sum, so labels are distributed round-robin.
 
     >>> split_counts(np.array([2, 0, 2]), num_clients=2)
     array([[1, 0, 1],

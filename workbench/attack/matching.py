@@ -1,4 +1,4 @@
-"""Which reconstructions show the same image: matching, and averaging (the paper's Appendix A)."""
+"""MatchEpoch: matching the reconstructions of the epochs, and averaging them (the paper's Appendix A)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.errors import check_choice
 __all__ = ["assign", "combine_epochs", "match_epochs", "psnr_matrix"]
 
 PSNR_CAP = 100.0
-"""In dB. Identical images have infinite PSNR, which no assignment solver takes."""
+"""In dB. Identical images have infinite PSNR, which assignment solvers reject."""
 
 
 def psnr_matrix(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -21,7 +21,7 @@ def psnr_matrix(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDAr
     a = first.reshape(len(first), -1).astype(np.float64)
     b = second.reshape(len(second), -1).astype(np.float64)
     squared = (a**2).mean(1)[:, None] + (b**2).mean(1)[None, :] - 2 * (a @ b.T) / a.shape[1]
-    # The expanded square can come out a rounding error below or above 0 for equal images.
+    # For equal images the expanded square can be slightly below or above 0 by rounding.
     return -10 * np.log10(np.maximum(squared, 10 ** (-PSNR_CAP / 10)))
 
 
@@ -34,11 +34,11 @@ def assign(similarity: NDArray[np.float64]) -> NDArray[np.int64]:
 def match_epochs(epochs: NDArray[np.float32], labels: NDArray[Any] | None = None) -> NDArray[np.int64]:
     """[E, N, H, W, C] pixels to [E, N]: ``epochs[e][permutations[e]]`` shows the images of epoch 0 in their order.
 
-    With [E, N] labels, an image is matched to one of its own label as long as there are any.
+    With [E, N] labels, an image is matched to one with the same label as long as there are any.
     """
     similarity = np.stack([psnr_matrix(epochs[0], epoch) for epoch in epochs])
     if labels is not None:
-        # No likeness makes up for another label: N images differ by less than this in all.
+        # Larger than any gain in similarity: all N images together differ by less than this.
         too_much = len(epochs[0]) * 4 * PSNR_CAP
         similarity -= np.where(labels[0][None, :, None] == labels[:, None, :], 0.0, too_much)
     return np.stack([assign(of_epoch) for of_epoch in similarity])

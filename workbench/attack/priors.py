@@ -1,4 +1,4 @@
-"""What the attacker knows of pictures before seeing any: the order-invariant epoch prior, smoothness, pixel range.
+"""Prior knowledge about images: the order-invariant epoch prior, smoothness, pixel range.
 
 The epoch prior (the paper's Section 4.4): every epoch uses the same images, so any function of an epoch that does not
 depend on the order has the same value in all of them.
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Summary = Callable[[Array], Array]
-"""One's own g: the images of an epoch [N, H, W, C] to an array that does not depend on their order."""
+"""A custom g: the images of an epoch [N, H, W, C] to an array that does not depend on their order."""
 
 _NUM_FILTERS = 96
 
@@ -47,9 +47,9 @@ def summarize(epochs: Array, summary: str | Summary, filters: Array | None = Non
         return epochs.max(1)
     assert filters is not None, "the conv+ summaries need filters"
     if summary == "conv+mean":
-        # The convolution is linear: that of the mean is the mean of those, for a fraction of the work.
+        # The convolution is linear: convolving the mean gives the mean of the convolutions with far less work.
         return convolution(epochs.mean(1), filters, 1)
-    # One epoch at a time, computed again on the way back: 96 channels of all images at once would fill the memory.
+    # One epoch at a time, recomputed in the backward pass: 96 channels of all images at once would fill the memory.
     return lax.map(jax.checkpoint(lambda images: convolution(images, filters, 1).max(0)), epochs)
 
 

@@ -26,8 +26,7 @@ class Belief(NamedTuple):
     """Epochs and batch size that would give the observed number of local steps.
 
     Attributes:
-        loss: after a short attack that believes it: what the attacker can see, infinite where it diverged. None
-            before one.
+        loss: update distance after a short attack with this belief, infinite if it diverged; None before the attack.
     """
 
     epochs: int
@@ -72,8 +71,8 @@ def search_epochs(
     config = AttackConfig(steps=60) if config is None else config
     tried = []
     for belief in beliefs(observation.num_images, observation.local_steps) if candidates is None else candidates:
-        believing = replace(config, epochs=belief.epochs, batch_size=belief.batch_size)
-        attack = prepare(model, observation, believing, **options)
+        believed = replace(config, epochs=belief.epochs, batch_size=belief.batch_size)
+        attack = prepare(model, observation, believed, **options)
         _, infos = attack.advance(attack.start(), attack.steering, attack.total_steps)
         has_diverged = len(infos.loss) < attack.total_steps
         # Methods with one set of images divide by the batches of an epoch, whose number differs between beliefs.

@@ -11,7 +11,7 @@ differ in which images are variables and in what is simulated:
 | fedsgd | N | one gradient at the server's weights, times U |
 | surrogate | N | gradients at points between the server's and the client's weights, times U |
 
-Letters in shapes: A clients, E epochs, V epochs with variables of their own (E or 1), N images, H, W, C.
+Letters in shapes: A clients, E epochs, V epochs with separate variables (E or 1), N images, H, W, C.
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ def _resume(
             f"{target.seed}: give the options of the client that it was saved with."
         )
     if is_known and (session.label_counts != [client.label_counts for client in clients]).any():
-        raise ConfigError(f"label_source = 'known', but {path} has other counts; leave it out to go on from there.")
-    typer.echo(f"Going on from {path}, step {session.num_steps}.")
+        raise ConfigError(f"label_source = 'known', but {path} has other counts; leave it out to continue.")
+    typer.echo(f"Continuing from {path}, step {session.num_steps}.")
     goal = session.config.warm_start_steps + check_count("steps", steps)
     return _run_all(target, [session], clients, f"those of {path}", report, save, goal)
 
@@ -171,7 +171,7 @@ def _check_same_settings(path: Path, saved: AttackConfig, changes: dict[str, Any
     for name, value in changes.items():
         there = asdict(saved)[check_choice("setting", name, asdict(saved))]
         if asdict(replace(saved, **{name: value}))[name] != there:
-            raise ConfigError(f"{name} = {value!r} is {there!r} in {path}; leave it out to go on from there.")
+            raise ConfigError(f"{name} = {value!r} is {there!r} in {path}; leave it out to continue.")
 
 
 def _run_all(

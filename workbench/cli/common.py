@@ -1,4 +1,4 @@
-"""What all commands do before they begin."""
+"""What several commands share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["advise", "check_outputs", "keep_compilations", "parse_settings"]
 
 
 def parse_settings(assignments: Sequence[str]) -> dict[str, Any]:
-    """Texts NAME=VALUE to values: numbers, lists and the like as in JSON, anything else as it stands.
+    """Read texts of the form NAME=VALUE; a value that is not JSON is taken as text.
 
     >>> parse_settings(["update_weight=[1, 2]", "combine=median"])
     {'update_weight': [1, 2], 'combine': 'median'}
@@ -37,7 +37,7 @@ def parse_settings(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Before hours of work, not after them."""
+    """Check before hours of work, not after them, that the files can be written."""
     for path in paths:
         if path is None:
             continue
@@ -45,16 +45,16 @@ def check_outputs(*paths: Path | None) -> None:
             raise ConfigError(f"{str(path)!r} is a folder; name the file to write.")
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise ConfigError(f"{str(path)!r} cannot be written: {str(folder)!r} is not a folder that lets you.")
+            raise ConfigError(f"{str(path)!r} cannot be written: {str(folder)!r} is not a writable directory.")
 
 
 def keep_compilations() -> None:
-    """Let JAX keep what it compiles, so that a second start need not wait; a cache of the user's own goes first."""
+    """Cache JAX's compilations on disk for the next start; a cache that the user has configured takes precedence."""
     import jax
 
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    # A cache that cannot be read or written costs time and nothing else.
+    # A cache that cannot be read or written only costs time.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning)
     for name, value in {
         "jax_compilation_cache_dir": str(cache_folder() / "compiled"),
@@ -67,6 +67,6 @@ def keep_compilations() -> None:
 
 
 def advise() -> None:
-    """Tell how this machine could be faster."""
+    """Print how attacks on this machine could be faster."""
     if advice := native.advice():
         typer.echo(advice, err=True)

@@ -104,7 +104,7 @@ class AttackSession:
             optimizer: any optax optimiser, in place of Adam.
             seed: of every random draw.
             device: ``auto`` takes a GPU or TPU where JAX sees one; else a `jax.Device` or a name like ``gpu:1``.
-            snapshot_every: keep the state about every so many steps.
+            snapshot_every: keep the state about every this many steps.
             snapshot_bytes: maximum memory of the kept states; above it every other one is dropped. None allows for 48
                 states, but at most 256 MB.
         """
@@ -411,7 +411,7 @@ class AttackSession:
         return session
 
     def autosave(self, path: Path, *, every_steps: int | None = None, every_seconds: float | None = None) -> None:
-        """Save automatically after `step`: every so many steps or seconds, whichever comes first."""
+        """Save automatically after `step`, at the given interval in steps or seconds, whichever comes first."""
         if every_steps is None and every_seconds is None:
             raise ConfigError("autosave needs every_steps or every_seconds.")
         self._autosave = (
