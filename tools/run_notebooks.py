@@ -1,0 +1,33 @@
+"""Run notebooks and keep their outputs: python tools/run_notebooks.py [NOTEBOOK ...]
+
+As the tests want them: run from top to bottom in a fresh kernel, without widget state and without views of widgets,
+which are broken where their kernel is gone.
+"""
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def run(path: Path) -> None:
+    """Run one notebook in place."""
+    notebook = nbformat.read(path, as_version=4)
+    metadata = dict(notebook.metadata)
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}}).execute()
+    notebook.metadata = nbformat.from_dict(metadata)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(VIEW, None)
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]) if sys.argv[1:] else sorted(FOLDER.glob("*.ipynb")):
+        print(path.name, flush=True)
+        run(path)
