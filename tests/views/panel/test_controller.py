@@ -54,9 +54,11 @@ class Person:
     """Settings that a test changes in place of a person, and what the view was asked to show."""
 
     def __init__(self, config=CONFIG):
-        self.config, self.viewed, self.calls = config, None, []
+        self.config, self.error, self.viewed, self.calls = config, None, None, []
 
     def settings(self):
+        if self.error is not None:
+            raise self.error
         return Settings(target=None, config=self.config, label_source="known", update_weight=1.0, seed=0)
 
     def view(self):
@@ -240,11 +242,7 @@ def test_settings_that_need_a_new_session_are_noticed_and_steering_is_not(reach)
 def test_settings_that_are_wrong_are_reported_with_their_cost_and_at_build(reach):
     control, person = reach(State.READY)
 
-    def wrong():
-        raise wb.ConfigError("batch_size = 17 must be at most the number of images, 16.")
-
-    person.settings = wrong
-    control._view = person.view()
+    person.error = wb.ConfigError("batch_size = 17 must be at most the number of images, 16.")
     control.settings_changed()
     assert control.wait(60)
     assert control.has_changed

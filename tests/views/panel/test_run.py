@@ -229,9 +229,7 @@ def test_buttons_in_any_order_never_raise_and_leave_nothing_stuck(panel, seed, t
     assert "Traceback" not in "".join(capfd.readouterr()), pressed
 
 
-def test_pictures_are_not_drawn_more_often_than_eight_times_a_second(
-    real_pace, make_panel, make_session, client, until
-):
+def test_pictures_are_drawn_at_most_eight_times_a_second(real_pace, make_panel, make_session, client, until):
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
     drawn = []
     original = panel.tabs[0].draw

@@ -154,12 +154,12 @@ def test_the_loss_marks_what_was_steered(make_panel, make_session, client):
 
 def test_the_page_is_told_where_the_slider_stands_when_a_move_has_settled(shown, until, monkeypatch):
     # What the attack sent before the move may arrive on the page after it, and would leave the handle elsewhere.
-    told = []
-    monkeypatch.setattr(shown.timeline.slider, "send_state", lambda key=None: told.append(key))
+    sent = []
+    monkeypatch.setattr(shown.timeline.slider, "send_state", lambda key=None: sent.append(key))
     shown.timeline.slider.value = 0
     assert shown.timeline.is_settling
     until(lambda: not shown.timeline.is_settling, "the settled slider")
-    assert told[-1] == "value"
+    assert sent[-1] == "value"
 
 
 def test_the_timeline_shows_kept_moments_and_follows_at_its_end(shown, finished):

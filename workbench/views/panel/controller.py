@@ -1,7 +1,7 @@
 """What a panel does, without widgets: it builds, runs, steers, rewinds, saves and loads an attack, and knows its state.
 
 Requests set flags and return. The `Worker` does what takes long (training the client, preparing an attack, files), the
-session's `SessionRunner` makes the steps. Listeners are notified of every change, on the thread that makes it.
+session's `SessionRunner` makes the steps. The `View` is notified of every change, on the thread that makes it.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class Controller:
         self.settings_changed()
 
     def _show_given(self) -> None:
-        """Let the listeners show the settings of what is shown, and take those as its settings."""
+        """Let the view show the settings of what is shown, and take those as its settings."""
         self._view.show_source()
         self._view.show_settings()
         if self.workspace.recording is None:

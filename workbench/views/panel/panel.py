@@ -39,7 +39,6 @@ __all__ = ["AttackPanel"]
 
 PICTURES_PER_SECOND = 8.0
 CURVE_SECONDS = 0.5
-_OBSERVED = ("num_images", "epochs", "batch_size", "learning_rate", "num_clients")
 _BUTTONS = {
     Command.BUILD: ("cogs", "Train the client and prepare the attack"),
     Command.RUN: ("play", "Make all steps"),
@@ -123,7 +122,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.views = widgets.Tab(self.tabs, titles=tuple(tab.title for tab in self.tabs))
         self.views.observe(lambda _: self._tab_chosen(), "selected_index")
         self._forked = widgets.VBox()
-        super().__init__([widgets.HTML(STYLE), self._arranged(stacked), self._forked])
+        super().__init__([widgets.HTML(STYLE), _arranged(self, stacked=stacked), self._forked])
         self.add_class("wb-panel")
         if source is None:
             self.controller.build()
@@ -247,29 +246,6 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self._buttons[command] = button
         return button
 
-    def _arranged(self, stacked: bool) -> Any:
-        wrap = widgets.Layout(flex_flow="row wrap", align_items="center")
-        run = [self.build_button, self.run_button, self.pause_button, self.step_button, self.stop_button]
-        files = [self.file, self.save_button, self.load_button, self.export, self.export_button]
-        right = widgets.VBox(
-            [
-                widgets.HBox([*run, self.reset_button, self.fork_button], layout=wrap),
-                widgets.HBox([self.progress, self.pace], layout={"align_items": "center"}),
-                self.status,
-                self.views,
-                self.timeline,
-                widgets.HBox(files, layout=wrap),
-            ]
-        )
-        left = self.controls.column()
-        if stacked:
-            self.controls.sections.selected_index = None
-            return widgets.VBox([left, right])
-        left.layout.flex, right.layout.flex = "1 1 290px", "4 1 520px"
-        left.layout.max_width = "330px"
-        right.layout.min_width = "min(520px, 100%)"
-        return widgets.HBox([left, right], layout=widgets.Layout(flex_flow="row wrap", grid_gap="0 16px"))
-
     # Clicks. They set flags and return.
 
     def _export(self) -> None:
@@ -332,7 +308,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         controls.show_config(source.config, label_source=workspace.label_source)
         with controls.quietly():
             if isinstance(source, Recording):
-                for name in _OBSERVED:
+                for name in controls.fields.keys() & source.client.keys():
                     controls.fields[name].value = source.client[name]
             else:
                 controls.fields["seed"].value = source.seed
@@ -384,3 +360,28 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _paint_failed(self, error: BaseException) -> None:
         self.controller.report(f"This cannot be drawn: {error_text(error)}", is_error=True)
+
+
+def _arranged(panel: AttackPanel, *, stacked: bool) -> Any:
+    """The panel's parts in their places: controls left or above, the run and its views right or below."""
+    wrap = widgets.Layout(flex_flow="row wrap", align_items="center")
+    run = [panel.build_button, panel.run_button, panel.pause_button, panel.step_button, panel.stop_button]
+    files = [panel.file, panel.save_button, panel.load_button, panel.export, panel.export_button]
+    right = widgets.VBox(
+        [
+            widgets.HBox([*run, panel.reset_button, panel.fork_button], layout=wrap),
+            widgets.HBox([panel.progress, panel.pace], layout={"align_items": "center"}),
+            panel.status,
+            panel.views,
+            panel.timeline,
+            widgets.HBox(files, layout=wrap),
+        ]
+    )
+    left = panel.controls.column()
+    if stacked:
+        panel.controls.sections.selected_index = None
+        return widgets.VBox([left, right])
+    left.layout.flex, right.layout.flex = "1 1 290px", "4 1 520px"
+    left.layout.max_width = "330px"
+    right.layout.min_width = "min(520px, 100%)"
+    return widgets.HBox([left, right], layout=widgets.Layout(flex_flow="row wrap", grid_gap="0 16px"))

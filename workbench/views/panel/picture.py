@@ -29,7 +29,7 @@ class _Image(widgets.Image):  # type: ignore[misc]
 
 
 class Picture(widgets.VBox):  # type: ignore[misc]
-    """A picture with its caption: either sheets, drawn for both themes, of which the page shows one, or figures."""
+    """A picture with its caption. A sheet of images is drawn for both themes, and the page shows one; a figure once."""
 
     def __init__(self) -> None:
         self.light, self.dark = (

@@ -57,7 +57,7 @@ class Job(Enum):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the status line leaves it out: it starts by itself, and nobody waits for it."""
+        """Whether the status line leaves it out: it starts by itself, and no person waits for it."""
         return self in (Job.ESTIMATE_COST, Job.ESTIMATE_LABELS)
 
 

@@ -1,4 +1,4 @@
-"""The panel's look, in both of JupyterLab's themes: its own variables for colours, and which pictures to show."""
+"""The panel's look, in both of JupyterLab's themes: JupyterLab's variables for colours, and which pictures to show."""
 
 __all__ = ["STYLE"]
 
