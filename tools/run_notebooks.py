@@ -4,8 +4,10 @@ As the tests want them: run from top to bottom in a fresh kernel, without widget
 which are broken where their kernel is gone.
 """
 
+import copy
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -16,15 +18,15 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 def run(path: Path) -> None:
     """Run one notebook in place."""
-    notebook = nbformat.read(path, as_version=4)
-    metadata = dict(notebook.metadata)
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    metadata = copy.deepcopy(notebook.metadata)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}}).execute()
-    notebook.metadata = nbformat.from_dict(metadata)
+    notebook.metadata = metadata
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(VIEW, None)
-    nbformat.write(notebook, path)
+    nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench.config import label_of
 from workbench.errors import ConfigError, DataError
 from workbench.views.report import report_html, write_report
 
@@ -19,6 +20,7 @@ SECTIONS = [
     "Truth and reconstruction",
     "Epochs",
     "Loss",
+    "Settings",
     "How to reproduce it",
 ]
 
@@ -102,6 +104,8 @@ def test_a_report_has_all_its_sections_and_numbers(page, session, client):
         "defence none",
         "workbench demo",
         "12 of 12",
+        f"{label_of('tv_weight')} {session.config.tv_weight}",
+        f"{label_of('label_method')} {session.config.label_method}",
         "honest-but-curious",
     ):
         assert words in page.text, f"the report does not say {words!r}"

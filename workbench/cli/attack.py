@@ -223,7 +223,7 @@ def _report(
     # matplotlib takes a while to import, and nothing before needs it.
     from workbench.views.report import write_report
 
-    settings = {"defence": target.client.defence, "label counts": label_source}
+    settings = {"Defence": target.client.defence, "Label counts": label_source}
     command = shlex.join(["workbench", *sys.argv[1:]])
     write_report(path, sessions, clients, settings=settings, command=command)
     typer.echo(f"Report: {path}")

@@ -16,13 +16,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from workbench.attack.attack import Reconstruction
-from workbench.config import AttackConfig
+from workbench.config import AttackConfig, ClientConfig
 from workbench.data.dataset import ClientData
 from workbench.data.truth import Truth
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
 from workbench.metrics import Score, label_errors, score
 from workbench.session.session import AttackSession
+from workbench.settings import settings_of
+from workbench.target import Target
 from workbench.views import render
 
 __all__ = ["fact_text", "report_html", "write_report"]
@@ -108,6 +110,7 @@ def report_html(
     for attack in attacks:
         title = f": {attack.name}" if len(attacks) > 1 else ""
         parts += [_pictures(attack, known, title), _epochs(attack, known, title), _loss(attack.session, title)]
+        parts.append(_settings(attack.session, title))
     parts.append(_reproduction(sessions, command))
     light, dark = _palette("light", note="#57606a"), _palette("dark", note="#a7b0ba")
     return _PAGE.format(light=light, dark=dark, style=_STYLE, body="\n".join(parts))
@@ -144,19 +147,29 @@ def _scores(attacks: Sequence[_Attack], true_counts: NDArray[np.int64] | None) -
 def _target(attack: _Attack, truth: Truth, settings: Mapping[str, object]) -> str:
     session = attack.session
     observed = session.observation
+    client, training = settings_of(Target), settings_of(ClientConfig)
     known: dict[str, object] = {
-        "client": truth.name or "not known to this report",
-        "images": f"{observed.num_images} of {fact_text(observed.image_shape)}",
-        "epochs": observed.epochs,
-        "batch size": observed.batch_size,
-        "local steps": observed.local_steps,
-        "learning rate": f"{observed.learning_rate:g}",
-        "network": f"{session.model.name}, {_weights(observed.server_weights):,} weights",
-        "seed": session.seed,
+        client["index"].label: truth.name or "not known to this report",
+        client["num_clients"].label: observed.num_clients,
+        client["num_images"].label: f"{observed.num_images} of {fact_text(observed.image_shape)}",
+        **{training[name].label: getattr(observed, name) for name in ("epochs", "batch_size", "learning_rate")},
+        "Local steps U": observed.local_steps,
+        client["network"].label: f"{session.model.name}, {_weights(observed.server_weights):,} weights",
+        client["seed"].label: session.seed,
     }
-    if observed.num_clients > 1:
-        known["clients in the update"] = observed.num_clients
     return _section("What was attacked", _facts({**known, **settings}))
+
+
+def _settings(session: AttackSession, title: str) -> str:
+    """Every setting of the attack, by the name that it has in the panel."""
+    known = settings_of(AttackConfig).items()
+    return _section(
+        f"Settings{title}", _facts({one.label: _value(getattr(session.config, name)) for name, one in known})
+    )
+
+
+def _value(value: object) -> str:
+    return "not set" if value is None else " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _server_view(session: AttackSession) -> str:
