@@ -46,7 +46,7 @@ def test_kernel_is_off_where_feature_sums_differ(record_property):
     client, observation, last = one_step(rng.random((9, 5, 5, 1)), rng.integers(0, 6, 9))
     at_server = network_statistics(MODEL, observation.server_weights, client.inputs)
     off = np.abs(real_counts("geng_server", 9, 1, last, at_server, at_server) - client.label_counts).max()
-    record_property("largest error of the kernel formula", off)
+    record_property("largest error of the kernel formula", float(off))
     assert off > 1e-3, "with different feature sums the formula is an approximation; was this case built right?"
 
 
