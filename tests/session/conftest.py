@@ -46,21 +46,6 @@ def prelude():
 
 
 @pytest.fixture(scope="session")
-def client():
-    return wb.load_dataset("glyphs").client(0, num_images=5)
-
-
-@pytest.fixture(scope="session")
-def model():
-    return wb.models.mlp(widths=(16,))
-
-
-@pytest.fixture(scope="session")
-def observation(client, model):
-    return wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=2, batch_size=2))
-
-
-@pytest.fixture(scope="session")
 def make_session(client, model, observation):
     def make(config=CONFIG, **changes):
         return wb.AttackSession(model, observation, config, **{"label_counts": client.label_counts, **changes})

@@ -20,21 +20,6 @@ CONFIG = wb.AttackConfig(
 
 
 @pytest.fixture(scope="package")
-def client():
-    return wb.load_dataset("glyphs").client(0, num_images=5)
-
-
-@pytest.fixture(scope="package")
-def model():
-    return wb.models.mlp(widths=(16,))
-
-
-@pytest.fixture(scope="package")
-def observation(client, model):
-    return wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=2, batch_size=2))
-
-
-@pytest.fixture(scope="package")
 def make_session(model, observation, client):
     def make(config=CONFIG, **changes):
         options = {"label_counts": client.label_counts, "snapshot_every": 5, **changes}
