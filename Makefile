@@ -36,12 +36,12 @@ test-all: browser  ## the slow tests, which `make test` leaves out: the other no
 	$(PYTEST) -m slow
 
 bench: $(READY)  ## measure speed and memory
-	@if [ -d benchmarks ]; then $(RUN) -m benchmarks; else echo "There are no benchmarks yet."; fi
+	@$(RUN) -m benchmarks
 
 lint: $(READY)  ## ruff, notebooks included, and which module may import which
 	$(RUN) -m ruff check
-	$(RUN) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 	$(RUN) -m ruff format --check
+	.venv/bin/lint-imports --no-logo --no-cache
 
 types: $(READY)  ## mypy, strict
 	$(RUN) -m mypy
