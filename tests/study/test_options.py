@@ -1,13 +1,8 @@
 """Every option of a study is declared once: Python and the command line take the same ones."""
 
-import ast
-import inspect
-from pathlib import Path
-
 import pytest
 import typer
 
-import workbench.study
 from workbench import study
 from workbench.cli.app import app
 from workbench.errors import ConfigError
@@ -63,20 +58,3 @@ def test_a_wrong_name_is_one_sentence(call, message, tmp_path, monkeypatch):
 def test_unknown_names_are_reported_by_run_plan(plan):
     with pytest.raises(ConfigError, match="option = 'stor' is unknown; did you mean 'store'"):
         study.run_plan(plan(), stor="study.sqlite")
-
-
-def imported(file):
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            yield node.module
-
-
-def test_the_parts_import_in_one_direction():
-    """Lazy and type-only imports included."""
-    order = ["options", "plan", "run", "show", "study"]
-    root = Path(inspect.getfile(workbench.study)).parent
-    for file in root.rglob("*.py"):
-        part = file.relative_to(root).parts[0].removesuffix(".py")
-        later = tuple(f"workbench.study.{name}" for name in order[order.index(part) + 1 :]) if part in order else ()
-        wrong = [module for module in imported(file) if module.startswith(later)] if later else []
-        assert not wrong, f"{file.relative_to(root)} imports {wrong}"
