@@ -145,7 +145,7 @@ def test_an_aggregate_shows_the_images_of_all_its_clients(model):
     clients = [wb.load_dataset("glyphs").client(index, num_images=4) for index in (0, 1)]
     config = wb.ClientConfig(epochs=2, batch_size=2)
     both = wb.aggregate([wb.client_update(model, model.init(), client, config) for client in clients])
-    attack = wb.AttackSession(model, both, wb.AttackConfig(method="shared", steps=2))
+    attack = wb.AttackSession(model, both, wb.AttackConfig(steps=2))
     attack.step(2)
     page = check(report_html(attack, clients))
     assert sum(attributes.get("alt", "").startswith("Its reconstruction") for _, attributes in page.tags) == 8
