@@ -1,7 +1,5 @@
 """The course of an attack as an animation: GIF or WebP."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Sequence
@@ -12,18 +10,20 @@ import numpy as np
 from PIL import Image
 
 from workbench.attack.matching import psnr_matrix
-from workbench.data.dataset import ClientData
-from workbench.data.truth import Truth
+from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, check_count
 from workbench.files.writing import write_atomically
 from workbench.metrics import score
-from workbench.session.recording import Recording
-from workbench.session.session import AttackSession
+from workbench.session import AttackSession, Recording
 from workbench.views import render
 
 __all__ = ["write_animation"]
 
-_FORMATS = {".gif": "GIF", ".webp": "WEBP"}
+# How Pillow saves a file, by the end of its name.
+_FORMATS: dict[str, dict[str, Any]] = {
+    ".gif": {"format": "GIF", "optimize": True, "disposal": 1},
+    ".webp": {"format": "WEBP", "quality": 80, "method": 4},
+}
 _HOLD = 12  # how many times longer the last frame is shown than the others
 
 
@@ -45,18 +45,17 @@ def write_animation(
         milliseconds: the duration of each frame.
         look: options of `render.contact_sheet`.
     """
-    kind = _FORMATS.get(Path(path).suffix.lower())
-    if kind is None:
+    options = _FORMATS.get(Path(path).suffix.lower())
+    if options is None:
         raise ConfigError(f"path = {str(path)!r} must end in .gif or .webp.")
     milliseconds = check_count("milliseconds", milliseconds)
     known = Truth.of(source.truth if isinstance(source, Recording) and truth is None else truth)
     sheets = [Image.open(io.BytesIO(png)) for png in _sheets(source, known, look)]
     # One palette for all frames, or colours would flicker.
-    frames = sheets if kind == "WEBP" else _in_one_palette(sheets)
+    frames = _in_one_palette(sheets) if options["format"] == "GIF" else sheets
     buffer = io.BytesIO()
     times = [milliseconds] * (len(frames) - 1) + [milliseconds * _HOLD]
-    more: dict[str, Any] = {"quality": 80, "method": 4} if kind == "WEBP" else {"optimize": True, "disposal": 1}
-    frames[0].save(buffer, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, **more)
+    frames[0].save(buffer, save_all=True, append_images=frames[1:], duration=times, loop=0, **options)
     write_atomically(path, buffer.getvalue())
 
 
@@ -64,9 +63,7 @@ def _sheets(source: AttackSession | Recording, truth: Truth, look: dict[str, Any
     """One PNG for each snapshot."""
     if isinstance(source, AttackSession):
         source = source.fork()  # the session itself may go on in another thread
-        steps = sorted({*source.history.snapshot_steps, source.num_steps})
-    else:
-        steps = list(source.history.snapshot_steps)
+    steps = sorted({*source.history.snapshot_steps, source.num_steps})
     found = [source.reconstruction_at(step) for step in steps]
     if not truth:
         return [render.contact_sheet(one.images, **look) for one in found]
