@@ -51,8 +51,7 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
         warm_start_steps: the length of the warm start, which is marked.
         theme: ``light`` or ``dark``.
     """
-    colours = theme_named(theme)
-    figure, axes = _themed_axes(colours, (7.5, 3.6), "Loss before every step", "step", "loss (logarithmic)")
+    colours, figure, axes = _themed_axes(theme, (7.5, 3.6), "Loss before every step", "step", "loss (logarithmic)")
     if not len(history.loss):
         axes.text(0.5, 0.5, "no steps yet", ha="center", va="center", transform=axes.transAxes, color=colours.ink)
         axes.set(xticks=[], yticks=[])
@@ -118,7 +117,6 @@ def label_figure(
     """
     if not estimates:
         raise ConfigError("estimates is empty; give at least one method's counts.")
-    colours = theme_named(theme)
     counts = {name: np.asarray(values) for name, values in estimates.items()}
     true = None if true_counts is None else np.asarray(true_counts)
     everything = np.stack([*counts.values(), *([] if true is None else [true])])
@@ -126,7 +124,7 @@ def label_figure(
     texts = [str(index) if class_names is None else _short(class_names[index]) for index in present]
     # At most as wide as a page; with more classes, names get smaller.
     size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
-    figure, *plots = _themed_axes(colours, size, "", "class", "images", rows=len(counts))
+    colours, figure, *plots = _themed_axes(theme, size, "", "class", "images", rows=len(counts))
     x = np.arange(len(present))
     for axes, (name, values), colour in zip(plots, counts.items(), itertools.cycle(colours.lines[1:]), strict=False):
         if true is not None:
@@ -161,12 +159,11 @@ def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int 
         epoch: the number of the epoch in the columns.
         theme: ``light`` or ``dark``.
     """
-    colours = theme_named(theme)
     matrix, chosen = np.asarray(similarity), np.asarray(assignment)
     if matrix.ndim != 2 or chosen.shape != matrix.shape[:1]:
         raise DataError(f"similarity has shape {matrix.shape} and assignment {chosen.shape}; expected [N, N] and [N].")
     title = f"Images of epoch {epoch} matched to images of epoch 1"
-    figure, axes = _themed_axes(colours, (5.2, 4.4), title, f"image of epoch {epoch}", "image of epoch 1")
+    colours, figure, axes = _themed_axes(theme, (5.2, 4.4), title, f"image of epoch {epoch}", "image of epoch 1")
     shown = axes.imshow(matrix, cmap="cividis")
     size = max(2.0, 120 / len(matrix))
     axes.plot(chosen, np.arange(len(chosen)), "o", fillstyle="none", markersize=size, color="#ffffff", linestyle="none")
@@ -220,8 +217,7 @@ def lines_figure(
     """
     if not curves:
         raise ConfigError("curves is empty; give at least one.")
-    colours = theme_named(theme)
-    figure, axes = _themed_axes(colours, (6.4, 5.0) if is_map else (6.8, 3.5), title, x, y, grid="both")
+    colours, figure, axes = _themed_axes(theme, (6.4, 5.0) if is_map else (6.8, 3.5), title, x, y, grid="both")
     # Seven colours and five markers: 35 curves look different from each other.
     looks = zip(
         itertools.cycle((*colours.lines[1:], colours.ink)), itertools.cycle("os^Dv"), itertools.cycle(("-", "--", "-."))
@@ -262,10 +258,9 @@ def bars_figure(
     """
     if not series:
         raise ConfigError("series is empty; give at least one.")
-    colours = theme_named(theme)
     text = max((len(line) for name in names for line in name.split("\n")), default=1)
     width = 1.6 + len(names) * max(0.55 * len(series), 0.3 + 0.085 * text)
-    figure, axes = _themed_axes(colours, (min(9.0, max(6.0, width)), 3.4), title, x, y, grid="both")
+    colours, figure, axes = _themed_axes(theme, (min(9.0, max(6.0, width)), 3.4), title, x, y, grid="both")
     places, width = np.arange(len(names)), 0.8 / len(series)
     for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
         values = np.asarray(heights, np.float64)
@@ -298,7 +293,7 @@ def _with_legend(
 
 
 def _themed_axes(
-    colours: Theme,
+    theme: str,
     size: tuple[float, float],
     title: str,
     x: str,
@@ -307,7 +302,8 @@ def _themed_axes(
     rows: int = 1,
     grid: Literal["both", "x", "y"] = "y",
 ) -> tuple[Any, ...]:
-    """A figure and its plots in one column with shared axes, titles and labels, in the theme's colours."""
+    """A theme's colours, and in them a figure and its plots in one column with shared axes, titles and labels."""
+    colours = theme_named(theme)
     figure = Figure(figsize=size, layout="constrained", facecolor=colours.paper)
     plots = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes in plots:
@@ -321,4 +317,4 @@ def _themed_axes(
         axes.set_ylabel(y, color=colours.ink)
     plots[0].set_title(title, color=colours.ink, loc="left", fontsize=11)
     plots[-1].set_xlabel(x, color=colours.ink)
-    return figure, *plots
+    return colours, figure, *plots
