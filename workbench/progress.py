@@ -1,14 +1,12 @@
 """Long runs in the foreground: a progress bar, and Ctrl-C that stops them in good order."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["interruptible", "progress_bar"]
+__all__ = ["duration", "interruptible", "progress_bar"]
 
 
 def progress_bar(**options: Any) -> Any:

@@ -207,7 +207,7 @@ def test_loss_curves_have_titles_and_every_term_that_is_there(theme, steps):
 def test_steering_is_marked_where_it_happened():
     event = SteeringEvent(30, "prior_weight", 300.0)
     figure = render.loss_figure(history(100, (event,)))
-    assert "prior_weight = 300" in texts(figure)
+    assert "Epoch prior = 300" in texts(figure)
     marks = [line for line in figure.axes[0].lines if list(line.get_xdata()) == [30, 30]]
     assert len(marks) == 1
 

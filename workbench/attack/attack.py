@@ -103,6 +103,33 @@ class Attack:
         """About the bytes that its largest step needs at its peak."""
         return max(step_memory(phase.objective.simulation, self.observation.num_clients) for phase in self.phases)
 
+    def server_view(self) -> dict[str, dict[str, Any]]:
+        """What the server received, what it assumes, and what it never sees, as tables for people."""
+        observation, schedule = self.observation, self.phases[-1].objective.simulation.schedule
+        return {
+            "received": {
+                "server weights": sum(leaf.size for leaf in jax.tree.leaves(observation.server_weights)),
+                "client weights": sum(leaf.size for leaf in jax.tree.leaves(observation.client_weights)),
+                "clients in the update": observation.num_clients,
+                "images per client": observation.num_images,
+                "learning rate": observation.learning_rate,
+                "epochs": observation.epochs,
+                "batch size": observation.batch_size,
+            },
+            "assumed": {
+                "epochs": schedule.epochs,
+                "batch size": schedule.batch_size,
+                "label counts": self.label_counts,
+                "label order": self.config.label_order,
+            },
+            "never seen": {
+                "images": (observation.num_clients * observation.num_images, *observation.image_shape),
+                "label of each image": observation.num_clients * observation.num_images,
+                "batch order": (observation.epochs, observation.num_images),
+                "weights between the first and the last": observation.local_steps - 1,
+            },
+        }
+
     def _shape(self, phase: Phase) -> tuple[int, ...]:
         simulation = phase.objective.simulation
         clients = self.observation.num_clients

@@ -1,7 +1,5 @@
 """The history of a session as plain data: its outcome, its steering, and what every step measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.config import AttackConfig
-from workbench.data.dataset import ClientData, Normalization, eight_bits
-from workbench.data.truth import Truth
+from workbench.data import ClientData, Normalization, Truth
+from workbench.data.dataset import eight_bits
 from workbench.errors import CheckpointError, ConfigError, check_choice, check_count, check_kind, check_number, shown
 from workbench.files import container
 from workbench.files.container import Tensors
@@ -235,9 +235,8 @@ def _spread(steps: Sequence[int], maximum: int) -> list[int]:
     """
     if len(steps) <= maximum:
         return list(steps)
-    if maximum < 2:
-        return list(steps)[len(steps) - maximum :]
-    return [steps[round(i * (len(steps) - 1) / (maximum - 1))] for i in range(maximum)]
+    from_the_last = np.linspace(len(steps) - 1, 0, maximum).round().astype(int)
+    return [steps[index] for index in reversed(from_the_last)]
 
 
 def _unit(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

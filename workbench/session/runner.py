@@ -16,8 +16,8 @@ from workbench.session.session import AttackSession
 
 __all__ = ["RunnerState", "SessionRunner"]
 
-_driven: weakref.WeakValueDictionary[int, SessionRunner] = weakref.WeakValueDictionary()
-_driven_lock = threading.Lock()
+_started: weakref.WeakSet[SessionRunner] = weakref.WeakSet()
+_started_lock = threading.Lock()
 _EXIT_SECONDS = 2.0
 
 
@@ -93,10 +93,12 @@ class SessionRunner:
         """
         session = self.session
         goal = session.total_steps if steps is None else session.num_steps + check_count("steps", steps)
-        with self._changed:
+        with self._changed, _started_lock:
             if self.is_active:
                 raise ConfigError("this runner is running already; stop it first, or resume it if it is paused.")
-            self._claim()
+            if any(other.is_active and other.session is session for other in _started):
+                raise ConfigError("another runner drives this session; stop it first, or fork the session.")
+            _started.add(self)
             self._is_pausing = self._is_stopping = False
             self.error = self.listener_error = None
             self.state = RunnerState.RUNNING
@@ -104,13 +106,6 @@ class SessionRunner:
             # thread without the hook would abort it.
             self._has_ended = threading.Event()
             threading.Thread(target=self._work, args=(goal, self._has_ended), name="attack", daemon=True).start()
-
-    def _claim(self) -> None:
-        with _driven_lock:
-            other = _driven.get(id(self.session))
-            if other is not None and other is not self and other.is_active:
-                raise ConfigError("another runner drives this session; stop it first, or fork the session.")
-            _driven[id(self.session)] = self
 
     def pause(self) -> None:
         """Pause after the current step."""
@@ -186,8 +181,8 @@ class SessionRunner:
 
 @atexit.register
 def _stop_all() -> None:
-    with _driven_lock:
-        runners = list(_driven.values())
+    with _started_lock:
+        runners = list(_started)
     for runner in runners:
         runner.stop()
     # Exiting during a step would abort the process, so wait for it; a listener that hangs is abandoned.

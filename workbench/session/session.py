@@ -37,7 +37,6 @@ from workbench.session.device import find_device, name_of
 from workbench.session.history import STEERABLE, Outcome, SessionHistory, SteeringEvent, steering_field
 from workbench.session.moment import Moment, Snapshot
 from workbench.session.recording import Recording
-from workbench.session.view import attacker_view
 from workbench.training.model import Model
 
 __all__ = ["AttackSession", "Outcome", "SessionHistory", "Snapshot", "SteeringEvent", "find_device"]
@@ -203,21 +202,22 @@ class AttackSession:
     @cached_property
     def labels(self) -> dict[str, LabelEstimate]:
         """The label counts by every method that fits the network; ``refined`` runs a short attack."""
-        return self.formula_labels | ({"refined": self._estimate("refined")} if self._has_bias else {})
+        return self.formula_labels | self._estimates(["refined"])
 
     @cached_property
     def formula_labels(self) -> dict[str, LabelEstimate]:
         """Those of `labels` that need no attack."""
-        formulas = [method for method in LABEL_METHODS if method != "refined" and (method != "bias" or self._has_bias)]
-        return {method: self._estimate(method) for method in formulas}
+        return self._estimates([method for method in LABEL_METHODS if method != "refined"])
 
-    @property
-    def _has_bias(self) -> bool:
-        return "bias" in self.observation.server_weights[self.model.last_layer]
-
-    def _estimate(self, method: str) -> LabelEstimate:
+    def _estimates(self, methods: Iterable[str]) -> dict[str, LabelEstimate]:
+        """The label counts by those of the methods that fit the network: some need a bias in its last layer."""
+        has_bias = "bias" in self.observation.server_weights[self.model.last_layer]
         with jax.default_device(self.device):
-            return estimate_labels(self.model, self.observation, method, seed=self.seed, config=self.config)
+            return {
+                method: estimate_labels(self.model, self.observation, method, seed=self.seed, config=self.config)
+                for method in methods
+                if has_bias or method not in ("bias", "refined")
+            }
 
     def reconstruction(self, snapshot: Snapshot | None = None) -> Reconstruction:
         """The current images, or those of a snapshot, matched and combined."""
@@ -232,7 +232,7 @@ class AttackSession:
 
     def attacker_view(self) -> dict[str, dict[str, Any]]:
         """What the server received, what it assumes, and what it never sees."""
-        return attacker_view(self._attack)
+        return self._attack.server_view()
 
     def snapshot(self) -> Snapshot:
         """The current state, for views."""

@@ -1,29 +1,22 @@
-"""The course of an attack as an animation: GIF or WebP."""
-
-from __future__ import annotations
+"""The course of an attack as an animated GIF."""
 
 import io
 import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from workbench.attack.matching import psnr_matrix
-from workbench.data.dataset import ClientData
-from workbench.data.truth import Truth
-from workbench.errors import ConfigError, check_count
+from workbench.data import ClientData, Truth
 from workbench.files.writing import write_atomically
 from workbench.metrics import score
-from workbench.session.recording import Recording
-from workbench.session.session import AttackSession
+from workbench.session import AttackSession, Recording
 from workbench.views import render
 
 __all__ = ["write_animation"]
 
-_FORMATS = {".gif": "GIF", ".webp": "WEBP"}
+_MILLISECONDS = 120  # for which each frame is shown
 _HOLD = 12  # how many times longer the last frame is shown than the others
 
 
@@ -31,56 +24,44 @@ def write_animation(
     path: str | os.PathLike[str],
     source: AttackSession | Recording,
     truth: ClientData | Sequence[ClientData] | None = None,
-    *,
-    milliseconds: int = 120,
-    **look: Any,
 ) -> None:
-    """Write the snapshots of a session or a recording as an animation.
+    """Write the snapshots of a session or a recording as an animated GIF.
 
     Args:
-        path: ends in ``.gif`` or ``.webp``.
+        path: the file to write; an existing file is replaced.
         source: what to show.
         truth: the client, or all clients of an aggregate, shown above the reconstruction; None uses the truth that a
             recording contains, or shows only the reconstruction.
-        milliseconds: the duration of each frame.
-        look: options of `render.contact_sheet`.
     """
-    kind = _FORMATS.get(Path(path).suffix.lower())
-    if kind is None:
-        raise ConfigError(f"path = {str(path)!r} must end in .gif or .webp.")
-    milliseconds = check_count("milliseconds", milliseconds)
     known = Truth.of(source.truth if isinstance(source, Recording) and truth is None else truth)
-    sheets = [Image.open(io.BytesIO(png)) for png in _sheets(source, known, look)]
-    # One palette for all frames, or colours would flicker.
-    frames = sheets if kind == "WEBP" else _in_one_palette(sheets)
+    frames = _in_one_palette([Image.open(io.BytesIO(png)) for png in _sheets(source, known)])
+    times = [_MILLISECONDS] * (len(frames) - 1) + [_MILLISECONDS * _HOLD]
     buffer = io.BytesIO()
-    times = [milliseconds] * (len(frames) - 1) + [milliseconds * _HOLD]
-    more: dict[str, Any] = {"quality": 80, "method": 4} if kind == "WEBP" else {"optimize": True, "disposal": 1}
-    frames[0].save(buffer, kind, save_all=True, append_images=frames[1:], duration=times, loop=0, **more)
+    frames[0].save(
+        buffer, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0, optimize=True, disposal=1
+    )
     write_atomically(path, buffer.getvalue())
 
 
-def _sheets(source: AttackSession | Recording, truth: Truth, look: dict[str, Any]) -> list[bytes]:
+def _sheets(source: AttackSession | Recording, truth: Truth) -> list[bytes]:
     """One PNG for each snapshot."""
     if isinstance(source, AttackSession):
         source = source.fork()  # the session itself may go on in another thread
-        steps = sorted({*source.history.snapshot_steps, source.num_steps})
-    else:
-        steps = list(source.history.snapshot_steps)
-    found = [source.reconstruction_at(step) for step in steps]
+    found = [source.reconstruction_at(step) for step in sorted({*source.history.snapshot_steps, source.num_steps})]
     if not truth:
-        return [render.contact_sheet(one.images, **look) for one in found]
+        return [render.contact_sheet(one.images) for one in found]
     # Every frame uses the order of the last one, so that images keep their places.
     last = score(found[-1], truth)
     sheets = []
     for one in found:
         images = one.images[last.order]
         psnr = np.diagonal(psnr_matrix(truth.images, images))
-        sheets.append(render.comparison_sheet(truth.images, images, psnr, last.threshold, **look))
+        sheets.append(render.comparison_sheet(truth.images, images, psnr, last.threshold))
     return sheets
 
 
 def _in_one_palette(sheets: Sequence[Image.Image]) -> list[Image.Image]:
+    """The sheets in one width and in the colours of the last one, because a palette for each would flicker."""
     widest = max(sheet.width for sheet in sheets)
     full = [sheet if sheet.width == widest else sheet.resize((widest, sheet.height)) for sheet in sheets]
     palette = full[-1].quantize(128, method=Image.Quantize.MEDIANCUT)

@@ -3,8 +3,6 @@
 They use `Figure` and never `pyplot`, whose global state is not thread-safe.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 from collections.abc import Mapping, Sequence
@@ -25,11 +23,12 @@ from workbench.views.theme import Theme, theme_named
 
 __all__ = [
     "averaging_figure",
+    "bars_figure",
     "figure_png",
     "label_figure",
+    "lines_figure",
     "loss_figure",
     "matching_figure",
-    "themed_axes",
 ]
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -52,8 +51,7 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
         warm_start_steps: the length of the warm start, which is marked.
         theme: ``light`` or ``dark``.
     """
-    colours = theme_named(theme)
-    figure, axes = themed_axes(colours, (7.5, 3.6), "Loss before every step", "step", "loss (logarithmic)")
+    colours, figure, axes = _themed_axes(theme, (7.5, 3.6), "Loss before every step", "step", "loss (logarithmic)")
     if not len(history.loss):
         axes.text(0.5, 0.5, "no steps yet", ha="center", va="center", transform=axes.transAxes, color=colours.ink)
         axes.set(xticks=[], yticks=[])
@@ -79,8 +77,7 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
         corner = {"xy": (0, 1), "xycoords": "axes fraction", "xytext": (4, -4), "textcoords": "offset points"}
         axes.annotate("warm start", **corner, va="top", color=colours.ink, fontsize=8)
     _mark_steering(axes, history, colours)
-    figure.legend(loc="outside right upper", frameon=False, labelcolor=colours.ink)
-    return figure
+    return _with_legend(figure, axes, colours, len(curves))
 
 
 def _mark_steering(axes: Axes, history: SessionHistory, colours: Theme) -> None:
@@ -120,7 +117,6 @@ def label_figure(
     """
     if not estimates:
         raise ConfigError("estimates is empty; give at least one method's counts.")
-    colours = theme_named(theme)
     counts = {name: np.asarray(values) for name, values in estimates.items()}
     true = None if true_counts is None else np.asarray(true_counts)
     everything = np.stack([*counts.values(), *([] if true is None else [true])])
@@ -128,7 +124,7 @@ def label_figure(
     texts = [str(index) if class_names is None else _short(class_names[index]) for index in present]
     # At most as wide as a page; with more classes, names get smaller.
     size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
-    figure, *plots = themed_axes(colours, size, "", "class", "images", rows=len(counts))
+    colours, figure, *plots = _themed_axes(theme, size, "", "class", "images", rows=len(counts))
     x = np.arange(len(present))
     for axes, (name, values), colour in zip(plots, counts.items(), itertools.cycle(colours.lines[1:]), strict=False):
         if true is not None:
@@ -145,10 +141,8 @@ def label_figure(
     plots[-1].set_xticks(x, texts, rotation=90 if is_long else 0, fontsize=size_of_text, parse_math=False)
 
     if true is not None:
-        handles, names = plots[0].get_legend_handles_labels()
-        figure.legend(
-            handles, names, loc="outside upper left", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink
-        )
+        entries = plots[0].get_legend_handles_labels()
+        figure.legend(*entries, loc="outside upper left", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink)
     return figure
 
 
@@ -165,12 +159,11 @@ def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int 
         epoch: the number of the epoch in the columns.
         theme: ``light`` or ``dark``.
     """
-    colours = theme_named(theme)
     matrix, chosen = np.asarray(similarity), np.asarray(assignment)
     if matrix.ndim != 2 or chosen.shape != matrix.shape[:1]:
         raise DataError(f"similarity has shape {matrix.shape} and assignment {chosen.shape}; expected [N, N] and [N].")
     title = f"Images of epoch {epoch} matched to images of epoch 1"
-    figure, axes = themed_axes(colours, (5.2, 4.4), title, f"image of epoch {epoch}", "image of epoch 1")
+    colours, figure, axes = _themed_axes(theme, (5.2, 4.4), title, f"image of epoch {epoch}", "image of epoch 1")
     shown = axes.imshow(matrix, cmap="cividis")
     size = max(2.0, 120 / len(matrix))
     axes.plot(chosen, np.arange(len(chosen)), "o", fillstyle="none", markersize=size, color="#ffffff", linestyle="none")
@@ -190,19 +183,117 @@ def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -
         curves: method of combination (``mean``, ``median``) to [E] mean PSNR in dB, for 1 to E epochs.
         theme: ``light`` or ``dark``.
     """
-    colours = theme_named(theme)
-    title = "Quality by the number of epochs combined"
-    figure, axes = themed_axes(colours, (6.0, 3.4), title, "epochs combined", "mean PSNR (dB)")
-    for (name, values), colour, style in zip(curves.items(), colours.lines[1:], _STYLES, strict=False):
-        quality = np.asarray(values)
-        axes.plot(np.arange(1, len(quality) + 1), quality, label=name, color=colour, linestyle=style, marker="o")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, labelcolor=colours.ink)
+    return lines_figure(
+        {name: (np.arange(1, len(np.asarray(values)) + 1), values) for name, values in curves.items()},
+        title="Quality by the number of epochs combined",
+        x="epochs combined",
+        y="mean PSNR (dB)",
+        theme=theme,
+    )
+
+
+def lines_figure(
+    curves: Mapping[str, ArrayLike | tuple[ArrayLike, ArrayLike]],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    is_log: bool = False,
+    is_map: bool = False,
+    level: tuple[str, float] | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Curves as lines with a marker at every point.
+
+    Args:
+        curves: name to values, or to positions and values.
+        title: of the chart.
+        x: label with unit.
+        y: label with unit.
+        is_log: whether the y axis is logarithmic.
+        is_map: whether both axes have the same scale, for paths in a plane.
+        level: the name and height of a horizontal reference line.
+        theme: ``light`` or ``dark``.
+    """
+    if not curves:
+        raise ConfigError("curves is empty; give at least one.")
+    colours, figure, axes = _themed_axes(theme, (6.4, 5.0) if is_map else (6.8, 3.5), title, x, y, grid="both")
+    # Seven colours and five markers: 35 curves look different from each other.
+    looks = zip(
+        itertools.cycle((*colours.lines[1:], colours.ink)), itertools.cycle("os^Dv"), itertools.cycle(("-", "--", "-."))
+    )
+    points = {name: _points(name, values) for name, values in curves.items()}
+    for (name, (at, heights)), (colour, mark, style) in zip(points.items(), looks, strict=False):
+        line, size = style if len(at) > 1 else "none", 5 if len(at) <= 40 else 0
+        axes.plot(at, heights, linestyle=line, marker=mark, markersize=size, color=colour, label=name)
+    if is_log:
+        axes.set_yscale("log")
+    if is_map:
+        axes.set_aspect("equal", adjustable="datalim")
+    elif all((at == np.round(at)).all() for at, _ in points.values()):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _with_legend(figure, axes, colours, len(curves), level)
+
+
+def bars_figure(
+    series: Mapping[str, ArrayLike],
+    names: Sequence[str],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    level: tuple[str, float] | None = None,
+    theme: str = "light",
+) -> Figure:
+    """Grouped bars, labelled with their heights.
+
+    Args:
+        series: name to one height for each group.
+        names: of the groups.
+        title: of the chart.
+        x: label.
+        y: label with unit.
+        level: the name and height of a horizontal reference line.
+        theme: ``light`` or ``dark``.
+    """
+    if not series:
+        raise ConfigError("series is empty; give at least one.")
+    text = max((len(line) for name in names for line in name.split("\n")), default=1)
+    width = 1.6 + len(names) * max(0.55 * len(series), 0.3 + 0.085 * text)
+    colours, figure, axes = _themed_axes(theme, (min(9.0, max(6.0, width)), 3.4), title, x, y, grid="both")
+    places, width = np.arange(len(names)), 0.8 / len(series)
+    for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
+        values = np.asarray(heights, np.float64)
+        if values.shape != (len(names),):
+            raise DataError(f"series {name!r} has shape {values.shape}; expected ({len(names)},), one for each group.")
+        at = places + (index - (len(series) - 1) / 2) * width
+        drawn = axes.bar(at, values, 0.92 * width, color=colour, label=name)
+        axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=2, color=colours.ink)
+    axes.set_xticks(places, names)
+    axes.margins(y=0.12)
+    return _with_legend(figure, axes, colours, len(series), level)
+
+
+def _points(name: str, values: Any) -> tuple[Any, Any]:
+    at, heights = values if isinstance(values, tuple) else (np.arange(len(values)), values)
+    if np.ndim(heights) != 1 or np.shape(at) != np.shape(heights):
+        raise DataError(f"curve {name!r} has the shapes {np.shape(at)} and {np.shape(heights)}; expected [n] and [n].")
+    return np.asarray(at), np.asarray(heights)
+
+
+def _with_legend(
+    figure: Figure, axes: Axes, colours: Theme, num_series: int, level: tuple[str, float] | None = None
+) -> Figure:
+    """The figure with its reference line, and with a legend if there is more than one thing to name."""
+    if level is not None:
+        axes.axhline(level[1], color=colours.ink, linewidth=1, linestyle=":", label=level[0])
+    if num_series > 1 or level is not None:
+        figure.legend(loc="outside right upper", frameon=False, labelcolor=colours.ink)
     return figure
 
 
-def themed_axes(
-    colours: Theme,
+def _themed_axes(
+    theme: str,
     size: tuple[float, float],
     title: str,
     x: str,
@@ -211,7 +302,8 @@ def themed_axes(
     rows: int = 1,
     grid: Literal["both", "x", "y"] = "y",
 ) -> tuple[Any, ...]:
-    """A figure and its plots in one column with shared axes, titles and labels, in the theme's colours."""
+    """A theme's colours, and in them a figure and its plots in one column with shared axes, titles and labels."""
+    colours = theme_named(theme)
     figure = Figure(figsize=size, layout="constrained", facecolor=colours.paper)
     plots = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes in plots:
@@ -225,4 +317,4 @@ def themed_axes(
         axes.set_ylabel(y, color=colours.ink)
     plots[0].set_title(title, color=colours.ink, loc="left", fontsize=11)
     plots[-1].set_xlabel(x, color=colours.ink)
-    return figure, *plots
+    return colours, figure, *plots

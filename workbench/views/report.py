@@ -1,15 +1,12 @@
 """A report of one or several attacks on an update: one HTML file without external resources."""
 
-from __future__ import annotations
-
 import base64
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,8 +14,7 @@ from numpy.typing import NDArray
 
 from workbench.attack.attack import Reconstruction
 from workbench.config import AttackConfig, ClientConfig
-from workbench.data.dataset import ClientData
-from workbench.data.truth import Truth
+from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
 from workbench.metrics import Score, label_errors, score
@@ -46,10 +42,6 @@ class _Attack:
     session: AttackSession
     result: Reconstruction
     quality: Score | None  # None if the truth is not known
-
-    @property
-    def name(self) -> str:
-        return self.session.config.method
 
     @property
     def best_first(self) -> NDArray[np.int64]:
@@ -99,16 +91,15 @@ def report_html(
     for one in sessions:
         result = one.reconstruction()
         attacks.append(_Attack(one, result, score(result, known) if known else None))
-    true_counts = known.label_counts.sum(0) if known else None
     parts = [
         f"<h1>What an update reveals</h1><p>{PURPOSE}</p>",
-        _scores(attacks, true_counts),
-        _target(attacks[0], known, settings or {}),
-        _server_view(attacks[0].session),
-        _labels(attacks[0].session, known, true_counts),
+        _scores(attacks, known),
+        _target(sessions[0], known, settings or {}),
+        _server_view(sessions[0]),
+        _labels(sessions[0], known),
     ]
     for attack in attacks:
-        title = f": {attack.name}" if len(attacks) > 1 else ""
+        title = f": {attack.session.config.method}" if len(attacks) > 1 else ""
         parts += [_pictures(attack, known, title), _epochs(attack, known, title), _loss(attack.session, title)]
         parts.append(_settings(attack.session, title))
     parts.append(_reproduction(sessions, command))
@@ -119,34 +110,30 @@ def report_html(
 # Sections
 
 
-def _scores(attacks: Sequence[_Attack], true_counts: NDArray[np.int64] | None) -> str:
-    rows = []
+def _scores(attacks: Sequence[_Attack], truth: Truth) -> str:
+    rows, note = [], ""
     for attack in attacks:
         session, quality = attack.session, attack.quality
+        row = {"method": session.config.method}
+        if quality is not None:
+            wrong = label_errors(truth.label_counts.sum(0), session.label_counts.sum(0))
+            row |= {
+                "recovered": f"{quality.recovered_percent:.1f} %",
+                "PSNR": f"{quality.psnr.mean():.2f} dB",
+                "SSIM": f"{quality.ssim.mean():.3f}",
+                "label errors": f"{wrong:g} of {len(truth.labels)}",
+            }
+            note = (
+                f"<p class='note'>An image counts as recovered above {quality.threshold:g} dB. Reconstructions and "
+                "true images are matched one to one; PSNR and SSIM are means over all images.</p>"
+            )
         steps = f"{session.num_steps} of {session.total_steps}"
-        row: list[object] = [attack.name]
-        if quality is not None and true_counts is not None:
-            wrong = label_errors(true_counts, session.label_counts.sum(0))
-            row += [
-                f"{quality.recovered_percent:.1f} %",
-                f"{quality.psnr.mean():.2f} dB",
-                f"{quality.ssim.mean():.3f}",
-                f"{wrong:g} of {true_counts.sum()}",
-            ]
-        rows.append([*row, steps, session.outcome.value])
-    head = ["method", *(["recovered", "PSNR", "SSIM", "label errors"] if true_counts is not None else []), "steps"]
-    note = ""
-    if attacks[0].quality is not None:
-        note = (
-            f"<p class='note'>An image counts as recovered above {attacks[0].quality.threshold:g} dB. Reconstructions "
-            "and true images are matched one to one; PSNR and SSIM are means over all images.</p>"
-        )
-    return _section("Result", _table([*head, "outcome"], rows) + note)
+        rows.append({**row, "steps": steps, "outcome": session.outcome.value})
+    return _section("Result", _table(rows) + note)
 
 
-def _target(attack: _Attack, truth: Truth, settings: Mapping[str, object]) -> str:
-    session = attack.session
-    observed = session.observation
+def _target(session: AttackSession, truth: Truth, settings: Mapping[str, object]) -> str:
+    observed, num_weights = session.observation, session.attacker_view()["received"]["server weights"]
     client, training = settings_of(Target), settings_of(ClientConfig)
     known: dict[str, object] = {
         client["index"].label: truth.name or "not known to this report",
@@ -154,7 +141,7 @@ def _target(attack: _Attack, truth: Truth, settings: Mapping[str, object]) -> st
         client["num_images"].label: f"{observed.num_images} of {fact_text(observed.image_shape)}",
         **{training[name].label: getattr(observed, name) for name in ("epochs", "batch_size", "learning_rate")},
         "Local steps U": observed.local_steps,
-        client["network"].label: f"{session.model.name}, {_weights(observed.server_weights):,} weights",
+        client["network"].label: f"{session.model.name}, {num_weights:,} weights",
         client["seed"].label: session.seed,
     }
     return _section("What was attacked", _facts({**known, **settings}))
@@ -182,10 +169,10 @@ def _server_view(session: AttackSession) -> str:
     return _section("What the server saw", f"<div class='columns'>{columns}</div>")
 
 
-def _labels(session: AttackSession, truth: Truth, true_counts: NDArray[np.int64] | None) -> str:
+def _labels(session: AttackSession, truth: Truth) -> str:
     counts = {method: estimate.whole for method, estimate in session.formula_labels.items()}
     counts["used by the attack"] = session.label_counts.sum(0)
-    names = truth.class_names if truth else None
+    true_counts, names = (truth.label_counts.sum(0), truth.class_names) if truth else (None, None)
     summary = "Label counts as each method recovers them from the weights."
     if true_counts is not None:
         errors = {method: label_errors(true_counts, whole) for method, whole in counts.items()}
@@ -259,8 +246,7 @@ def _loss(session: AttackSession, title: str) -> str:
 
 def _reproduction(sessions: Sequence[AttackSession], command: str | None) -> str:
     lines = [command] if command is not None else [_in_python(session) for session in sessions]
-    versions = {name: version(name) for name in ("fedavg-leakage-workbench", "jax", "numpy")}
-    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
+    packages = ", ".join(f"{name} {version(name)}" for name in ("fedavg-leakage-workbench", "jax", "numpy"))
     device = f"on {sessions[0].device.device_kind}, Python {platform.python_version()}"
     code = escape("\n".join(lines))
     note = f"<p class='note'>{escape(packages)}, {device}.</p>"
@@ -285,10 +271,11 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    cells = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class='wide'><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    """The values of every row in the columns that the first row names."""
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in rows[0])
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows)
+    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _facts(facts: Mapping[str, object]) -> str:
@@ -309,10 +296,6 @@ def fact_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _weights(weights: Mapping[str, Mapping[str, Any]]) -> int:
-    return sum(array.size for arrays in weights.values() for array in arrays.values())
-
-
 def _data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
@@ -325,17 +308,13 @@ def _themed(draw: Callable[[str], bytes], alt: str) -> str:
     """An image that follows the reader's light or dark setting."""
     light, dark = (draw(theme) for theme in ("light", "dark"))
     source = f"<source srcset='{_data_uri(dark)}' media='(prefers-color-scheme: dark)'>"
-    image = _image(light, alt, _pixel_width(light) // _DENSITY)
+    width = int.from_bytes(light[16:20], "big")  # of the PNG, from its header
+    image = _image(light, alt, width // _DENSITY)
     return f"<div class='wide'><picture>{source}{image}</picture></div>"
 
 
 def _drawn(draw: Callable[[str], Figure], alt: str) -> str:
     return _themed(lambda theme: render.figure_png(draw(theme), dpi=96 * _DENSITY), alt)
-
-
-def _pixel_width(png: bytes) -> int:
-    """The width of a PNG, from its header."""
-    return int.from_bytes(png[16:20], "big")
 
 
 def _palette(theme: str, note: str) -> str:

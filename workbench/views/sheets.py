@@ -1,13 +1,9 @@
 """Sheets of images as PNG bytes.
 
-A sheet is composed pixel by pixel, with images enlarged by an integer factor: nothing is smoothed, and dozens of sheets
-can be made in a second.
+Images are enlarged by an integer factor and pasted: nothing is smoothed, and dozens of sheets can be made in a second.
 """
 
-from __future__ import annotations
-
 import io
-import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, ImageColor, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 from workbench.data.dataset import eight_bits
 from workbench.errors import ConfigError, DataError, check_count
@@ -55,8 +51,12 @@ def contact_sheet(
     rows, count, height, width, _ = pixels.shape
     density = check_count("density", density)
     factor = density * (max(1, round(60 / max(height, width))) if scale is None else check_count("scale", scale))
-    _check_texts("captions", captions, count)
-    _check_texts("names", names, rows)
+    for field, texts, expected in (("captions", captions, count), ("names", names, rows)):
+        if len(texts) not in (0, expected):
+            raise ConfigError(f"{field} has {len(texts)} texts; expected one for each of {expected}.")
+    marked = np.zeros(count, bool) if framed is None else np.asarray(framed, bool)
+    if marked.shape != (count,):
+        raise DataError(f"framed has shape {marked.shape}; expected ({count},), one for each image.")
     colours, font, gap = theme_named(theme), _font(12 * density), 4 * density
     line = 16 * density
 
@@ -69,30 +69,27 @@ def contact_sheet(
     group = rows * step + (line if captions else 0) + gap
     groups = -(-count // columns)
 
-    canvas = np.empty((2 * gap + groups * group, margin + columns * cell, 3), np.uint8)
-    canvas[:] = ImageColor.getrgb(colours.paper)
     corners = [
         (2 * gap + index // columns * group, margin + index % columns * cell + (cell - width * factor) // 2)
         for index in range(count)
     ]
     enlarged = _coloured(pixels).repeat(factor, 2).repeat(factor, 3)
-    for row, (index, (top, left)) in itertools.product(range(rows), enumerate(corners)):
-        canvas[top + row * step :, left:][: height * factor, : width * factor] = enlarged[row, index]
-
-    sheet = Image.fromarray(canvas)
+    sheet = Image.new("RGB", (margin + columns * cell, 2 * gap + groups * group), colours.paper)
     draw = ImageDraw.Draw(sheet)
-    for caption, (top, left) in zip(captions, corners, strict=False):
-        middle = (left + width * factor // 2, top + rows * step)
-        draw.text(middle, caption, fill=colours.ink, font=font, anchor="ma")
+    for index, (top, left) in enumerate(corners):
+        for row in range(rows):
+            sheet.paste(Image.fromarray(enlarged[row, index]), (left, top + row * step))
+        if captions:
+            middle = (left + width * factor // 2, top + rows * step)
+            draw.text(middle, captions[index], fill=colours.ink, font=font, anchor="ma")
+        if marked[index]:
+            last = top + (rows - 1) * step - gap // 2
+            box = (left - gap // 2, last, left + width * factor + gap // 2 - 1, last + step - 1)
+            draw.rectangle(box, outline=colours.accent, width=2 * density)
     for start in range(0, count, columns):
         for row, name in enumerate(names):
             middle = (2 * gap, corners[start][0] + row * step + height * factor // 2)
             draw.text(middle, name, fill=colours.ink, font=font, anchor="lm")
-    for index in np.flatnonzero(np.zeros(count) if framed is None else _check_flags(framed, count)):
-        top, left = corners[index]
-        top += (rows - 1) * step
-        box = (left - gap // 2, top - gap // 2, left + width * factor + gap // 2 - 1, top + step - gap // 2 - 1)
-        draw.rectangle(box, outline=colours.accent, width=2 * density)
     return _encode(sheet)
 
 
@@ -178,18 +175,6 @@ def _check_images(images: ArrayLike) -> NDArray[np.float32]:
     if not np.isfinite(pixels).all():
         raise DataError("images contain NaN or infinite pixels, which cannot be shown.")
     return pixels
-
-
-def _check_texts(field: str, texts: Sequence[str], count: int) -> None:
-    if texts and len(texts) != count:
-        raise ConfigError(f"{field} has {len(texts)} texts; expected one for each of {count}.")
-
-
-def _check_flags(flags: ArrayLike, count: int) -> NDArray[np.bool_]:
-    marked = np.asarray(flags, bool)
-    if marked.shape != (count,):
-        raise DataError(f"framed has shape {marked.shape}; expected ({count},), one for each image.")
-    return marked
 
 
 def _balanced(count: int, most: int) -> int:

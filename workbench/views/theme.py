@@ -1,7 +1,5 @@
 """Light and dark colours of all images and figures."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from workbench.errors import check_choice
