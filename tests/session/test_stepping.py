@@ -130,7 +130,7 @@ def _gone(leaf):
 
 def test_a_session_says_beforehand_what_it_needs(make_session, model, client):
     session = make_session(snapshot_bytes=50_000_000)
-    before = session.needs()
+    before = session.cost()
     assert "time for 100 more steps: known after the first ones" in before
     assert "kept snapshots up to 50 MB" in before
     assert "cpu:0" in before
@@ -140,7 +140,7 @@ def test_a_session_says_beforehand_what_it_needs(make_session, model, client):
     session.step(2)
     session.step(2)
     assert session.seconds_left == pytest.approx((100 - session.num_steps) * session.seconds_per_step)
-    assert f"time for {100 - session.num_steps} more steps: about" in session.needs()
+    assert f"time for {100 - session.num_steps} more steps: about" in session.cost()
 
 
 def test_a_larger_attack_is_said_to_need_more_memory(make_session, model, client):

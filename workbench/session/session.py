@@ -189,7 +189,7 @@ class AttackSession:
         """The bytes that a step needs at its peak, estimated from the shapes of the arrays that it keeps."""
         return self._attack.memory
 
-    def needs(self) -> str:
+    def cost(self) -> str:
         """The memory and the remaining time of the run, as a sentence; the time is known after the first steps."""
         step, kept = (f"{max(1, round(size / 1e6))} MB" for size in (self.memory_estimate, self._snapshot_bytes))
         left, remaining = self.seconds_left, max(0, self.total_steps - self.num_steps)
