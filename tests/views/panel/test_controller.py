@@ -270,7 +270,7 @@ def test_the_view_is_asked_to_show_what_is_exchanged(reach, tmp_path):
     control.save(str(tmp_path / "half"))
     control.load(str(tmp_path / "half"))
     assert control.wait(60)
-    assert person.calls == ["source", "settings"]
+    assert person.calls == ["settings", "source"]
     assert control.workspace.truth, "the update is the same, so its truth is still known"
     person.calls.clear()
     control.build()

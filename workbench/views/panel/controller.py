@@ -50,7 +50,7 @@ class View:
         show_state: the state, the message, the cost or what is allowed has changed.
         draw: there is something new to draw.
         show_source: another session, recording or moment is shown.
-        show_settings: the controls should show the settings of what is shown.
+        show_settings: the controls should show the settings of what is shown; `show_source` follows.
     """
 
     settings: Callable[[], Settings]
@@ -319,8 +319,8 @@ class Controller:
 
     def _show_given(self) -> None:
         """Let the view show the settings of what is shown, and take those as its settings."""
-        self._view.show_source()
         self._view.show_settings()
+        self._view.show_source()
         if self.workspace.recording is None:
             self._built = self._view.settings()
         self.settings_changed()
@@ -339,10 +339,10 @@ class Controller:
 
     def _rewind(self, step: int, *, is_reset: bool = False) -> str:
         self.workspace.rewind(step)
-        self._view.show_source()
         if is_reset:
             self._view.show_settings()
-            self.settings_changed()
+        self._view.show_source()
+        self.settings_changed()
         return f"Back at step {step}."
 
     def _estimate_cost(self) -> None:

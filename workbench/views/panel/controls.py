@@ -27,6 +27,12 @@ _ATTACK = settings_of(AttackConfig)
 CLIENT = {known.key: known for kind in (Target, ClientConfig, DefenceConfig) for known in settings_of(kind).values()}
 """The settings of the client by the names of their controls."""
 
+_PRESET = Setting(
+    "Preset",
+    "Settings to start from: demo takes seconds, paper is as published, best is ours.",
+    choices=PRESETS,
+    default="demo",
+)
 _BUNDLED = ("glyphs", "photos")
 # What a control shows for a setting that may be None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic"}
@@ -42,14 +48,11 @@ class Controls:
 
     def __init__(self, changed: Callable[[str], None], steered: Callable[[str, float], None]) -> None:
         self._quiet = local()  # one flag per thread: a person may change a control while another thread sets some
-        self._config = AttackConfig()  # the pair of update weights, which has no control but a factor
         self.observation: Observation | None = None
         self.knows_truth = True
         self.locked = ""  # why nothing can be changed at all
         self.locked_client = ""  # why the client cannot
-        preset = Setting("Preset", "Settings to start from: demo takes seconds, paper is as published, best is ours.")
-        shown = {**CLIENT, "preset": replace(preset, choices=PRESETS, default="demo")}
-        shown |= {known.key: known for known in _ATTACK.values()}
+        shown = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
         self.fields: dict[str, Any] = {key: _control(known) for key, known in shown.items()}
         for key, small in (("epochs", 4), ("batch_size", 4)):
             self.fields[key].value = small
@@ -141,7 +144,7 @@ class Controls:
 
     def show_config(self, config: AttackConfig, *, label_source: str) -> None:
         """Set the attack's controls."""
-        self._config = config
+        self._config = config  # it holds the pair of update weights, for which there is no control but a factor
         with self.quietly():
             for name, known in _ATTACK.items():
                 if known.slider is None:

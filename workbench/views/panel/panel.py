@@ -19,8 +19,8 @@ from workbench.views.panel.compare import ComparePanel, without_prior
 from workbench.views.panel.controller import Controller, View
 from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
+from workbench.views.panel.parts import STYLE, Timeline
 from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
-from workbench.views.panel.style import STYLE
 from workbench.views.panel.tabs import (
     AttackerTab,
     AveragingTab,
@@ -33,7 +33,6 @@ from workbench.views.panel.tabs import (
     Tab,
     scene_at,
 )
-from workbench.views.panel.timeline import Timeline
 from workbench.views.panel.worker import Painter
 
 __all__ = ["AttackPanel"]
@@ -314,10 +313,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
                     controls.fields[name].value = source.client[name]
             else:
                 controls.fields["seed"].value = source.seed
-                controls.show_steering(source.steering)
         if workspace.is_given and workspace.session is not None:
             controls.show_observation(workspace.session.observation)
-        controls.update_abilities()
 
     def _show_fork(self, session: AttackSession) -> None:
         panel = AttackPanel(session, self.truth)
@@ -343,7 +340,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.pace.value = pace_text(step, source.total_steps, *speed)
         self.timeline.show(source.history.snapshot_steps, step, is_recording=snapshot is None)
         tab = self._tab
-        if tab.is_curve and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
+        if tab.picture.is_figure and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
             return True
         tab.draw(self._scene_of(source, step, snapshot), 1 if is_running else 2)
         self._drawn_at = time.monotonic()

@@ -21,7 +21,7 @@ from workbench.session import AttackSession, Recording, Snapshot
 from workbench.session.history import SessionHistory
 from workbench.session.recording import Frame
 from workbench.views import render
-from workbench.views.panel.picture import Picture
+from workbench.views.panel.parts import Picture
 from workbench.views.report import fact_text
 
 __all__ = [
@@ -101,7 +101,6 @@ class Tab(widgets.VBox):  # type: ignore[misc]
     """What all tabs share: controls above, a picture below; ``changed`` is called when a control is moved."""
 
     title = ""
-    is_curve = False  # drawn with matplotlib, and therefore less often
 
     def __init__(self, controls: Sequence[Any] = (), *more: Any) -> None:
         self.picture = Picture()
@@ -252,7 +251,6 @@ class MatchingTab(Tab):
     """How similar two epochs are, and which image was matched to which."""
 
     title = "Matching"
-    is_curve = True
 
     def __init__(self) -> None:
         self.epoch = widgets.IntSlider(2, 2, 2, description="Epoch", layout={"width": "260px"})
@@ -291,7 +289,6 @@ class AveragingTab(Tab):
     """How much combining epochs improves the images."""
 
     title = "Averaging"
-    is_curve = True
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
@@ -309,7 +306,6 @@ class LabelsTab(Tab):
     """True counts beside the estimates, which are made elsewhere because they take seconds."""
 
     title = "Labels"
-    is_curve = True
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
@@ -330,7 +326,6 @@ class LossTab(Tab):
     """Every term over the steps."""
 
     title = "Loss"
-    is_curve = True
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the whole history, whatever moment is looked at."""
