@@ -19,7 +19,7 @@ __all__ = ["STYLE", "Picture", "Timeline"]
 
 # Figures are drawn for light pages; the panel's style inverts them for dark ones.
 _FIGURE_DPI = 144
-# When the page has received a person's move of the timeline.
+# After this time the page has received a person's move of the timeline.
 _SETTLED_SECONDS = 0.4
 
 # JupyterLab's variables for colours, and which pictures to show in which theme.
