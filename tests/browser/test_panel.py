@@ -102,7 +102,7 @@ def test_run_watch_steer_pause_scrub_and_restart(lab):
     slider = lab.slider("Smoothness")
     slider.focus()
     lab.page.keyboard.press("ArrowRight")
-    lab.wait_status("tv_weight =")
+    lab.wait_status("Smoothness (tv) =")
 
     lab.button("Pause").click()
     acknowledged = timed("Pause acknowledged", lambda: lab.wait_status("Paus"))

@@ -11,9 +11,8 @@ import workbench as wb
 from workbench.data import Truth
 from workbench.views import panel as package
 from workbench.views.panel.controller import Controller, View
-from workbench.views.panel.settings import Settings
 from workbench.views.panel.status import Job, State, status_of
-from workbench.views.panel.workspace import Workspace
+from workbench.views.panel.workspace import Settings, Workspace
 
 CONFIG = wb.AttackConfig(steps=6)
 LONG = wb.AttackConfig(steps=100_000)
@@ -39,7 +38,7 @@ def test_no_file_of_the_panel_imports_itself_through_another():
     graphlib.TopologicalSorter(GRAPH).prepare()
 
 
-@pytest.mark.parametrize("name", ["controller", "files", "settings", "status", "workspace"])
+@pytest.mark.parametrize("name", ["controller", "files", "status", "workspace"])
 def test_what_decides_imports_no_widgets(name):
     reached, waiting = set(), {name}
     while waiting:
@@ -271,7 +270,7 @@ def test_the_view_is_asked_to_show_what_is_exchanged(reach, tmp_path):
     control.save(str(tmp_path / "half"))
     control.load(str(tmp_path / "half"))
     assert control.wait(60)
-    assert person.calls == ["source", "settings"]
+    assert person.calls == ["settings", "source"]
     assert control.workspace.truth, "the update is the same, so its truth is still known"
     person.calls.clear()
     control.build()

@@ -19,10 +19,9 @@ from workbench.errors import WorkbenchError
 from workbench.session import AttackSession, Outcome, Recording
 from workbench.session.runner import RunnerState
 from workbench.views.panel import files
-from workbench.views.panel.settings import Settings
 from workbench.views.panel.status import Command, Job, Message, Situation, State, error_text, refusals
 from workbench.views.panel.worker import Worker
-from workbench.views.panel.workspace import Workspace
+from workbench.views.panel.workspace import Settings, Workspace
 
 __all__ = ["Controller", "View"]
 
@@ -51,7 +50,7 @@ class View:
         show_state: the state, the message, the cost or what is allowed has changed.
         draw: there is something new to draw.
         show_source: another session, recording or moment is shown.
-        show_settings: the controls should show the settings of what is shown.
+        show_settings: the controls should show the settings of what is shown; `show_source` follows.
     """
 
     settings: Callable[[], Settings]
@@ -102,7 +101,7 @@ class Controller:
     def __init__(self, view: View, truth: Truth) -> None:
         self._view = view
         self.workspace = Workspace(truth, self._stepped)
-        self.worker = Worker(self._work_changed, self._work_failed)
+        self.worker = Worker(view.draw, self.report)
         self.message = self.cost = Message()
         self.has_changed = False
         self._built: Settings | None = None  # of the attack that is there or being built
@@ -149,9 +148,9 @@ class Controller:
                 is_newest=self._view.viewed_step() is None,
             )
 
-    def report(self, text: str, *, is_error: bool = False) -> None:
+    def report(self, message: Message) -> None:
         """Put a message on the status line."""
-        self.message = Message(text, is_error)
+        self.message = message
         self._view.show_state()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -177,22 +176,19 @@ class Controller:
     @_request(Command.RUN)
     def run(self) -> None:
         """Make all steps, with a new attack where the settings have changed."""
-        self._asked = Command.RUN
         runner = self.workspace.runner
         if runner is not None and runner.is_active and not self.has_changed:
+            self._asked = Command.RUN
             runner.resume()
             self._stepped_at = time.monotonic()
             self._view.draw()
         else:
-            self._submit_build(only_if_changed=True)
-            self._submit(Job.START, self._start)
+            self._submit_start(Command.RUN)
 
     @_request(Command.STEP)
     def step(self) -> None:
         """Make one step."""
-        self._asked = Command.STEP
-        self._submit_build(only_if_changed=True)
-        self._submit(Job.START, self._start)
+        self._submit_start(Command.STEP)
 
     @_request(Command.PAUSE)
     def pause(self) -> None:
@@ -212,13 +208,13 @@ class Controller:
         """Go back to the start, with the weights and the step size of the configuration."""
         self._asked = Command.STOP
         self.workspace.stop_run()
-        self._submit(Job.RESET, lambda: self._rewind(0, is_reset=True))
+        self.worker.submit(Job.RESET, lambda: self._rewind(0, is_reset=True))
 
     @_request(Command.REWIND)
     def rewind(self) -> None:
         """Discard what came after the step that is looked at, and go on from there."""
         step = self._view.viewed_step()
-        self._submit(Job.REWIND, lambda: self._rewind(step or 0))
+        self.worker.submit(Job.REWIND, lambda: self._rewind(step or 0))
 
     @_request(Command.FORK)
     def fork(self, show: Callable[[AttackSession], None]) -> None:
@@ -229,7 +225,7 @@ class Controller:
             show(copy)
             return f"Forked at step {copy.num_steps}: the copy is below and runs independently."
 
-        self._submit(Job.FORK, fork)
+        self.worker.submit(Job.FORK, fork)
 
     @_request(Command.SAVE)
     def save(self, name: str) -> None:
@@ -253,7 +249,7 @@ class Controller:
             self._show_given()
             return text
 
-        self._submit(Job.LOAD, load)
+        self.worker.submit(Job.LOAD, load)
 
     @_request()
     def steer(self, /, **changes: float) -> None:
@@ -262,7 +258,7 @@ class Controller:
         if session is not None:
             session.steer(**changes)
             changed = ", ".join(f"{label_of(name)} = {value:g}" for name, value in changes.items())
-            self.report(f"{changed} from step {session.num_steps} on.")
+            self.message = Message(f"{changed} from step {session.num_steps} on.")
         self._view.draw()
 
     def settings_changed(self) -> None:
@@ -276,13 +272,13 @@ class Controller:
                 self.has_changed = self._built is None or settings != self._built.without_steering
             except WorkbenchError:
                 self.has_changed = True
-            self._submit(Job.ESTIMATE_COST, self._estimate_cost)
+            self.worker.submit(Job.ESTIMATE_COST, self._estimate_cost)
         self._view.show_state()
 
     def estimate_labels(self) -> None:
         """Estimate the label counts by every formula, unless that has been done."""
         if self.workspace.labels is None:
-            self._submit(Job.ESTIMATE_LABELS, self.workspace.estimate_labels)
+            self.worker.submit(Job.ESTIMATE_LABELS, self.workspace.estimate_labels)
 
     def show(self, source: AttackSession | Recording) -> None:
         """Show a given session or recording from now on."""
@@ -291,27 +287,25 @@ class Controller:
 
     # Jobs. They run on the worker's thread, and may return a message.
 
-    def _submit(self, job: Job, action: Callable[[], str | None]) -> None:
-        def work() -> None:
-            if text := action():
-                self.report(text)
-
-        self.worker.submit(job, work)
-
     def _submit_write(self, job: Job, path: Path, write: Callable[[], None]) -> None:
         def work() -> str:
             write()
             return f"Wrote {path} ({max(1, round(path.stat().st_size / 1000))} kB)."
 
-        self._submit(job, work)
+        self.worker.submit(job, work)
 
-    def _submit_build(self, *, only_if_changed: bool = False) -> None:
-        if only_if_changed and self._built is not None and not self.has_changed:
-            return
+    def _submit_start(self, command: Command) -> None:
+        """Begin a run or a step, with a new attack where the settings have changed."""
+        self._asked = command
+        if self._built is None or self.has_changed:
+            self._submit_build()
+        self.worker.submit(Job.START, self._start)
+
+    def _submit_build(self) -> None:
         settings = self._view.settings()
         self.workspace.stop_run()
         self._built, self.has_changed = settings, False
-        self._submit(Job.BUILD, lambda: self._build(settings))
+        self.worker.submit(Job.BUILD, lambda: self._build(settings))
 
     def _build(self, settings: Settings) -> None:
         try:
@@ -325,30 +319,30 @@ class Controller:
 
     def _show_given(self) -> None:
         """Let the view show the settings of what is shown, and take those as its settings."""
-        self._view.show_source()
         self._view.show_settings()
+        self._view.show_source()
         if self.workspace.recording is None:
             self._built = self._view.settings()
         self.settings_changed()
 
     def _start(self) -> str | None:
         """Begin the run or the step, unless it was paused or stopped while the session was being built."""
-        session = self.workspace.attack
+        session, runner = self.workspace.attack, self.workspace.runner
         if self._asked is Command.RUN and session.outcome is Outcome.FINISHED:
             return f"All {session.total_steps} steps are done: Step makes one more, Reset starts over."
-        if self._asked in (Command.RUN, Command.STEP):
+        if runner is not None and self._asked in (Command.RUN, Command.STEP):
             self._view.show_source()
             self.workspace.end_run()
             self._stepped_at = time.monotonic()
-            self.workspace.start_run(1 if self._asked is Command.STEP else None)
+            runner.start(1 if self._asked is Command.STEP else None)
         return None
 
     def _rewind(self, step: int, *, is_reset: bool = False) -> str:
         self.workspace.rewind(step)
-        self._view.show_source()
         if is_reset:
             self._view.show_settings()
-            self.settings_changed()
+        self._view.show_source()
+        self.settings_changed()
         return f"Back at step {step}."
 
     def _estimate_cost(self) -> None:
@@ -369,13 +363,5 @@ class Controller:
             if not self.message.is_error:
                 self.message = Message()  # it was about the run
         if shown.seconds_per_image is None and shown.session is not None and shown.session.seconds_per_step:
-            self._submit(Job.ESTIMATE_COST, self._estimate_cost)
+            self.worker.submit(Job.ESTIMATE_COST, self._estimate_cost)
         self._view.draw()
-
-    def _work_changed(self) -> None:
-        self._view.show_state()
-        self._view.draw()
-
-    def _work_failed(self, error: BaseException) -> None:
-        self._asked = None
-        self.report(error_text(error), is_error=True)

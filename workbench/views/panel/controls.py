@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,20 +18,22 @@ from workbench.errors import ConfigError
 from workbench.federated.observation import Observation
 from workbench.settings import Setting, settings_of
 from workbench.target import Target
-from workbench.views.panel.settings import STEERED, Settings
+from workbench.views.panel.workspace import STEERED, Settings
 
 __all__ = ["CLIENT", "STEERED", "Controls", "Settings"]
 
-_KINDS = (Target, ClientConfig, DefenceConfig)
 _ATTACK = settings_of(AttackConfig)
 
-CLIENT = {known.key: known for kind in _KINDS for known in settings_of(kind).values()}
+CLIENT = {known.key: known for kind in (Target, ClientConfig, DefenceConfig) for known in settings_of(kind).values()}
 """The settings of the client by the names of their controls."""
 
+_PRESET = Setting(
+    "Preset",
+    "Settings to start from: demo takes seconds, paper is as published, best is ours.",
+    choices=PRESETS,
+    default="demo",
+)
 _BUNDLED = ("glyphs", "photos")
-_WIDE = {"width": "auto"}
-_STYLE = {"description_width": "112px"}
-_SLIDER_STYLE = {"description_width": "118px"}
 # What a control shows for a setting that may be None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic"}
 
@@ -46,14 +48,11 @@ class Controls:
 
     def __init__(self, changed: Callable[[str], None], steered: Callable[[str, float], None]) -> None:
         self._quiet = local()  # one flag per thread: a person may change a control while another thread sets some
-        self._config = AttackConfig()  # the pair of update weights, which has no control but a factor
         self.observation: Observation | None = None
         self.knows_truth = True
         self.locked = ""  # why nothing can be changed at all
         self.locked_client = ""  # why the client cannot
-        preset = Setting("Preset", "Settings to start from: demo takes seconds, paper is as published, best is ours.")
-        shown = {**CLIENT, "preset": replace(preset, choices=PRESETS, default="demo")}
-        shown |= {known.key: known for known in _ATTACK.values()}
+        shown = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
         self.fields: dict[str, Any] = {key: _control(known) for key, known in shown.items()}
         for key, small in (("epochs", 4), ("batch_size", 4)):
             self.fields[key].value = small
@@ -93,7 +92,7 @@ class Controls:
 
     def settings(self) -> Settings:
         """What the controls say; a `ConfigError` says what cannot be."""
-        target = self._target()
+        known = self.observation or self._target()
         values = self._values(_ATTACK)
         source = values.pop("label_method")
         if source != "known":
@@ -104,16 +103,13 @@ class Controls:
             values["warm_start_steps"] = 0
         factor = values.pop("update_weight")
         config = replace(self._config, **values)
-        num_images = target.num_images if target else self._observed().num_images
-        if config.batch_size is not None and config.batch_size > num_images:
+        if config.batch_size is not None and config.batch_size > known.num_images:
             raise ConfigError(
-                f"believed batch size = {config.batch_size} must be at most the number of images, {num_images}."
+                f"believed batch size = {config.batch_size} must be at most the number of images, {known.num_images}."
             )
-        return Settings(target, config, source, factor, self["seed"])
+        return Settings(known if isinstance(known, Target) else None, config, source, factor, self["seed"])
 
-    def _target(self) -> Target | None:
-        if self.observation is not None:
-            return None
+    def _target(self) -> Target:
         defence = self._values(settings_of(DefenceConfig))
         if defence["name"] == "none":
             defence["strength"] = 0.0
@@ -127,11 +123,6 @@ class Controls:
             raise ConfigError(f"data set = {values['dataset']!r} needs the path of its files; the bundled ones do not.")
         client.schedule(values["num_images"])
         return Target(**values, client=client)
-
-    def _observed(self) -> Observation:
-        if self.observation is None:
-            raise ConfigError("there is no update yet; build one first.")
-        return self.observation
 
     # Setting
 
@@ -153,7 +144,7 @@ class Controls:
 
     def show_config(self, config: AttackConfig, *, label_source: str) -> None:
         """Set the attack's controls."""
-        self._config = config
+        self._config = config  # it holds the pair of update weights, for which there is no control but a factor
         with self.quietly():
             for name, known in _ATTACK.items():
                 if known.slider is None:
@@ -167,11 +158,15 @@ class Controls:
         with self.quietly():
             for name in STEERED:
                 if name in values and self[name] != values[name]:
-                    _set_stop(self.fields[name], values[name])
+                    slider = self.fields[name]
+                    # A value that is none of its stops becomes one.
+                    slider.options = _stops([values[name], *(stop for _, stop in slider.options)])
+                    slider.value = values[name]
 
     def show_observation(self, observation: Observation) -> None:
-        """Set the client's controls to what the server knows; the rest is not known."""
+        """Set the client's controls to what the server knows, and lock them; the rest is not known."""
         self.observation = observation
+        self.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
         with self.quietly():
             for name in ("num_images", "epochs", "batch_size", "learning_rate", "num_clients"):
                 self.fields[name].value = getattr(observation, name)
@@ -182,16 +177,14 @@ class Controls:
         """Why controls are disabled, by name."""
         if self.locked:
             return dict.fromkeys(self.fields, self.locked)
-        reasons = dict.fromkeys(CLIENT, self.locked_client) if self.locked_client else {}
-        reasons.pop("seed", None)
+        reasons: dict[str, str] = {}
         method, defence = METHODS[self["method"]], self["defence"]
         if self["dataset"] in _BUNDLED:
-            reasons.setdefault("data", f"{self['dataset']} is bundled: it needs no files.")
+            reasons["data"] = f"{self['dataset']} is bundled: it needs no files."
         if defence == "none":
-            for name in ("strength", "independent"):
-                reasons.setdefault(name, "There is no defence.")
+            reasons |= dict.fromkeys(("strength", "independent"), "There is no defence.")
         if defence != "dp_sgd":
-            reasons.setdefault("clip_norm", "Only dp_sgd clips.")
+            reasons["clip_norm"] = "Only dp_sgd clips."
         is_single = (self["believed_epochs"] or self["epochs"]) == 1
         if not method.has_prior or is_single:
             why = "The prior compares epochs, and there is one." if is_single else f"{method.name} has no epoch prior."
@@ -201,16 +194,15 @@ class Controls:
             reasons |= dict.fromkeys(("match", "combine", "consensus_weight"), why)
         if not method.can_warm_start:
             reasons["warm_start_steps"] = f"{method.name} is a baseline: a warm start would make it no longer one."
+        if self.locked_client:
+            reasons |= dict.fromkeys(CLIENT.keys() - {"seed"}, self.locked_client)
         return reasons
 
     def update_abilities(self) -> None:
         """Enable and disable, with the reason as the tooltip."""
         reasons = self.reasons()
         for name, field in self.fields.items():
-            reason = reasons.get(name, "")
-            for trait, value in (("disabled", bool(reason)), ("tooltip", reason or self._tips[name])):
-                if getattr(field, trait) != value:
-                    setattr(field, trait, value)
+            field.disabled, field.tooltip = name in reasons, reasons.get(name, self._tips[name])
 
     def _moved(
         self, name: str, value: Any, changed: Callable[[str], None], steered: Callable[[str, float], None]
@@ -232,9 +224,10 @@ class Controls:
 
 def _control(known: Setting) -> Any:
     """The widget of a setting: its label, its help as the tooltip, and its range."""
-    look: dict[str, Any] = {"description": known.label, "tooltip": known.help, "layout": _WIDE, "style": _STYLE}
+    look: dict[str, Any] = {"description": known.label, "tooltip": known.help, "layout": {"width": "auto"}}
+    look["style"] = {"description_width": "112px" if known.slider is None else "118px"}
     if known.slider is not None:
-        return _slider(known, look | {"style": _SLIDER_STYLE})
+        return _slider(known, known.slider, look)
     if known.choices:
         choices = [("true counts" if name == "known" else name, name) for name in known.extra_choices + known.choices]
         options = [(_UNSET[known.key], None), *choices] if known.is_optional else choices
@@ -260,27 +253,16 @@ def _value(known: Setting, shown: Any) -> Any:
     return shown or None if known.kind is int and known.is_optional else shown
 
 
-def _slider(known: Setting, look: dict[str, Any]) -> Any:
+def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> Any:
     """A slider whose stops are 1, 2, 5, 10, ...: from a negligible weight to an overwhelming one, and off."""
-    assert known.slider is not None
-    low, high = (round(math.log10(end)) for end in known.slider)
-    stops = [digit * 10.0**power for power in range(low, high) for digit in (1, 2, 5)] + [10.0**high]
-    can_be_off = known.above is None or known.kind is tuple  # the slider of a pair is a factor
-    stops = [0.0] * can_be_off + [float(f"{stop:.1g}") for stop in stops]
-    slider = widgets.SelectionSlider(
-        options=[(_stop_text(stop), stop) for stop in stops], value=stops[-1], continuous_update=False, **look
-    )
-    _set_stop(slider, 1.0 if known.kind is tuple else known.default)
-    return slider
+    low, high = (round(math.log10(end)) for end in ends)
+    stops = [float(f"{digit}e{power}") for power in range(low, high) for digit in (1, 2, 5)]
+    is_factor = known.kind is tuple  # on a pair of weights
+    can_be_off = known.above is None or is_factor
+    value = 1.0 if is_factor else known.default
+    options = _stops([0.0] * can_be_off + stops + [float(f"1e{high}"), value])
+    return widgets.SelectionSlider(options=options, value=value, continuous_update=False, **look)
 
 
-def _set_stop(slider: Any, value: float) -> None:
-    """Move the slider, and add a stop where the value has none."""
-    values = [stop for _, stop in slider.options]
-    if value not in values:
-        slider.options = [(_stop_text(stop), stop) for stop in sorted([*values, value])]
-    slider.value = value
-
-
-def _stop_text(value: float) -> str:
-    return "off" if value == 0 else f"{value:g}"
+def _stops(values: Iterable[float]) -> list[tuple[str, float]]:
+    return [("off" if value == 0 else f"{value:g}", value) for value in sorted(set(values))]

@@ -19,9 +19,8 @@ from workbench.views.panel.compare import ComparePanel, without_prior
 from workbench.views.panel.controller import Controller, View
 from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
-from workbench.views.panel.scene import Scene, scene_at
-from workbench.views.panel.status import Command, State, error_text, pace_text, refusals, run_label, status_of
-from workbench.views.panel.style import STYLE
+from workbench.views.panel.parts import STYLE, Timeline
+from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
 from workbench.views.panel.tabs import (
     AttackerTab,
     AveragingTab,
@@ -30,9 +29,10 @@ from workbench.views.panel.tabs import (
     LossTab,
     MatchingTab,
     ReconstructionTab,
+    Scene,
     Tab,
+    scene_at,
 )
-from workbench.views.panel.timeline import Timeline
 from workbench.views.panel.worker import Painter
 
 __all__ = ["AttackPanel"]
@@ -91,7 +91,11 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.forks: list[AttackPanel] = []
         self._scene: Scene | None = None
         self._drawn_at = 0.0
-        self._painter = Painter(self._paint, PICTURES_PER_SECOND, self._paint_failed)
+        self._painter = Painter(
+            self._paint,
+            PICTURES_PER_SECOND,
+            lambda message: self.controller.report(message),  # noqa: PLW0108 - the controller is made later
+        )
         self.controls = Controls(
             lambda _: self.controller.settings_changed(),
             lambda name, value: self.controller.steer(**{name: value}),
@@ -107,13 +111,12 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.controller = Controller(view, known)
         self.timeline = Timeline(self._painter.request, self.controller.rewind)
         self._make_buttons()
-        self._labels_tab = LabelsTab()
         self.tabs: list[Tab] = [
             ReconstructionTab(),
             EpochsTab(),
             MatchingTab(),
             AveragingTab(),
-            self._labels_tab,
+            LabelsTab(),
             LossTab(),
             AttackerTab(),
         ]
@@ -262,7 +265,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _tab_chosen(self) -> None:
         self._drawn_at = 0.0
-        if self._tab is self._labels_tab:
+        if isinstance(self._tab, LabelsTab):
             self.controller.estimate_labels()
         self._painter.request()
 
@@ -302,9 +305,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
     def _show_settings(self) -> None:
         """Set the controls to the settings of what is shown."""
         workspace, controls = self.controller.workspace, self.controls
-        source = workspace.source
-        if source is None:
-            return
+        source = workspace.source or workspace.attack
         controls.show_config(source.config, label_source=workspace.label_source)
         with controls.quietly():
             if isinstance(source, Recording):
@@ -312,11 +313,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
                     controls.fields[name].value = source.client[name]
             else:
                 controls.fields["seed"].value = source.seed
-                controls.show_steering(source.steering)
         if workspace.is_given and workspace.session is not None:
             controls.show_observation(workspace.session.observation)
-            controls.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
-        controls.update_abilities()
 
     def _show_fork(self, session: AttackSession) -> None:
         panel = AttackPanel(session, self.truth)
@@ -341,9 +339,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.progress.max, self.progress.value = max(source.total_steps, step), step
         self.pace.value = pace_text(step, source.total_steps, *speed)
         self.timeline.show(source.history.snapshot_steps, step, is_recording=snapshot is None)
-        self._labels_tab.estimates = workspace.labels
         tab = self._tab
-        if tab.is_curve and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
+        if tab.picture.is_figure and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
             return True
         tab.draw(self._scene_of(source, step, snapshot), 1 if is_running else 2)
         self._drawn_at = time.monotonic()
@@ -351,15 +348,12 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _scene_of(self, source: AttackSession | Recording, newest: int, snapshot: Snapshot | None) -> Scene:
         """The moment that the timeline stands at, made again only where it is another one."""
-        viewed, scene = self.timeline.step, self._scene
-        step = newest if viewed is None else viewed
-        if scene is None or scene.source is not source or scene.step != step:
+        viewed, scene, workspace = self.timeline.step, self._scene, self.controller.workspace
+        step, labels = newest if viewed is None else viewed, workspace.labels
+        if scene is None or scene.source is not source or scene.step != step or scene.labels is not labels:
             moment = snapshot if viewed is None else None
-            scene = self._scene = scene_at(source, step, self.controller.workspace.truth, snapshot=moment)
+            scene = self._scene = scene_at(source, step, workspace.truth, labels, snapshot=moment)
         return scene
-
-    def _paint_failed(self, error: BaseException) -> None:
-        self.controller.report(f"This cannot be drawn: {error_text(error)}", is_error=True)
 
 
 def _arranged(panel: AttackPanel, *, stacked: bool) -> Any:

@@ -1,8 +1,9 @@
-"""The seven tabs: each draws a `Scene` into widgets, on the painter's thread, and does not know the run."""
+"""What there is to see: a `Scene` is one moment of an attack; seven tabs draw it, on the painter's thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -10,14 +11,17 @@ import ipywidgets as widgets
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.attack.attack import Reconstruction
 from workbench.attack.confidence import predict_psnr
 from workbench.attack.matching import psnr_matrix
 from workbench.config import label_of
-from workbench.metrics import averaging_curves, label_errors
+from workbench.data import Truth
+from workbench.metrics import Score, averaging_curves, label_errors, score
+from workbench.session import AttackSession, Recording, Snapshot
 from workbench.session.history import SessionHistory
+from workbench.session.recording import Frame
 from workbench.views import render
-from workbench.views.panel.picture import Picture
-from workbench.views.panel.scene import Scene
+from workbench.views.panel.parts import Picture
 from workbench.views.report import fact_text
 
 __all__ = [
@@ -28,7 +32,9 @@ __all__ = [
     "LossTab",
     "MatchingTab",
     "ReconstructionTab",
+    "Scene",
     "Tab",
+    "scene_at",
 ]
 
 # More columns of epochs than these are too small to see anything.
@@ -36,11 +42,65 @@ _MOST_COLUMNS = 12
 _LARGE_PIXELS = 112
 
 
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A moment to look at.
+
+    Attributes:
+        source: the session or recording.
+        step: how many steps had been made.
+        found: images, epochs, permutations and labels; a recording may lack the epochs.
+        score: against the truth, None where it is not known.
+        truth: the clients; empty where they are not known.
+        labels: the estimated label counts by method, None until they are made.
+    """
+
+    source: AttackSession | Recording
+    step: int
+    found: Reconstruction | Frame
+    score: Score | None
+    truth: Truth
+    labels: Mapping[str, Any] | None
+
+    @property
+    def num_images(self) -> int:
+        return len(self.found.images)
+
+    @property
+    def epochs(self) -> NDArray[np.float32] | None:
+        """[V, N, H, W, C] where there are several epochs to compare; None where there is one set of images."""
+        epochs = self.found.epochs
+        return epochs if epochs is not None and len(epochs) > 1 else None
+
+    def order(self, *, best_first: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[N] the true images as they are shown, and [N] the reconstruction that is matched to each."""
+        in_order = np.arange(self.num_images)
+        if self.score is None:
+            return in_order, in_order
+        true = np.argsort(-self.score.psnr, kind="stable") if best_first else in_order
+        return true, self.score.order[true]
+
+
+def scene_at(
+    source: AttackSession | Recording,
+    step: int,
+    truth: Truth,
+    labels: Mapping[str, Any] | None = None,
+    *,
+    snapshot: Snapshot | None = None,
+) -> Scene:
+    """A kept moment of a session or of a recording, or a snapshot of a session that may be running."""
+    if isinstance(source, AttackSession):
+        found = source.reconstruction_at(step) if snapshot is None else source.reconstruction(snapshot)
+        return Scene(source, step, found, score(found, truth) if truth else None, truth, labels)
+    frame = source.reconstruction_at(step)
+    return Scene(source, step, frame, frame.score, Truth() if frame.score is None else truth, labels)
+
+
 class Tab(widgets.VBox):  # type: ignore[misc]
     """What all tabs share: controls above, a picture below; ``changed`` is called when a control is moved."""
 
     title = ""
-    is_curve = False  # drawn with matplotlib, and therefore less often
 
     def __init__(self, controls: Sequence[Any] = (), *more: Any) -> None:
         self.picture = Picture()
@@ -63,11 +123,6 @@ class Tab(widgets.VBox):  # type: ignore[misc]
 def _enable(control: Any, reason: str, tip: str) -> None:
     """Enable a control, or disable it and say why."""
     control.disabled, control.tooltip = bool(reason), reason or tip
-
-
-def _limit(slider: Any, most: int) -> None:
-    slider.value = min(slider.value, most)
-    slider.max = most
 
 
 class ReconstructionTab(Tab):
@@ -100,7 +155,7 @@ class ReconstructionTab(Tab):
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
         _enable(self.truth, "" if scene.truth else "The truth is not known.", "Without it, you see what a server sees")
-        _limit(self.image, scene.num_images)
+        self.image.max = scene.num_images
         is_best_first = self.sort.value == "best first"
         true, order = scene.order(best_first=is_best_first)
         score = scene.score if self.truth.value else None
@@ -116,14 +171,16 @@ class ReconstructionTab(Tab):
         else:
             expected = predict_psnr(scene.found.images)
             order = np.argsort(-expected, kind="stable") if is_best_first else np.arange(scene.num_images)
-            names = [f"{scene.class_names[index]} ~{expected[index]:.0f} dB" for index in order]
+            labels = scene.found.labels[order]
+            classes = [scene.truth.class_names[label] if scene.truth else f"class {label}" for label in labels]
+            names = [f"{name} ~{psnr:.0f} dB" for name, psnr in zip(classes, expected[order], strict=True)]
             self.picture.show_sheet(
                 lambda **look: render.contact_sheet(scene.found.images[order], names, **look),
                 density,
                 f"Step {scene.step}. {len(order)} reconstructions as the attacker sees them: the assumed class, "
                 "and the quality predicted without the truth.",
             )
-        place = min(self.image.value, scene.num_images) - 1
+        place = self.image.value - 1
         self._draw_large(scene, place, order[place], None if score is None else true[place], density)
 
     def _draw_large(self, scene: Scene, place: int, index: int, true: int | None, density: int) -> None:
@@ -163,7 +220,7 @@ class EpochsTab(Tab):
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
         found, epochs, is_matched = scene.found, scene.epochs, self.matched.value == "matched"
-        _limit(self.first, max(1, scene.num_images - _MOST_COLUMNS + 1))
+        self.first.max = max(1, scene.num_images - _MOST_COLUMNS + 1)
         _enable(self.first, "" if self.first.max > 1 else "All columns fit.", "The first column, where not all fit")
         if epochs is None:
             self.picture.show_text(_why_single(scene))
@@ -194,7 +251,6 @@ class MatchingTab(Tab):
     """How similar two epochs are, and which image was matched to which."""
 
     title = "Matching"
-    is_curve = True
 
     def __init__(self) -> None:
         self.epoch = widgets.IntSlider(2, 2, 2, description="Epoch", layout={"width": "260px"})
@@ -209,7 +265,7 @@ class MatchingTab(Tab):
         if epochs is None:
             self.picture.show_text(_why_single(scene))
             return
-        _limit(self.epoch, len(epochs))
+        self.epoch.max = len(epochs)
         number = self.epoch.value
         assignment = scene.found.permutations[number - 1]
         similarity = psnr_matrix(epochs[0], epochs[number - 1])
@@ -233,7 +289,6 @@ class AveragingTab(Tab):
     """How much combining epochs improves the images."""
 
     title = "Averaging"
-    is_curve = True
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
@@ -251,19 +306,14 @@ class LabelsTab(Tab):
     """True counts beside the estimates, which are made elsewhere because they take seconds."""
 
     title = "Labels"
-    is_curve = True
-
-    def __init__(self) -> None:
-        self.estimates: Mapping[str, Any] | None = None
-        super().__init__()
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
-        if self.estimates is None:
+        if scene.labels is None:
             self.picture.show_text("The label counts are being estimated from the weights …")
             return
         used = np.asarray(scene.source.label_counts).sum(0)
-        counts = {**{name: found.whole for name, found in self.estimates.items()}, "used by this attack": used}
+        counts = {**{name: found.whole for name, found in scene.labels.items()}, "used by this attack": used}
         true, names, text = None, None, "Label counts, recovered from the weights alone."
         if scene.truth:
             true, names = scene.truth.label_counts.sum(0), scene.truth.class_names
@@ -276,7 +326,6 @@ class LossTab(Tab):
     """Every term over the steps."""
 
     title = "Loss"
-    is_curve = True
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the whole history, whatever moment is looked at."""

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from workbench.views.panel.status import Job
+from workbench.views.panel.status import Job, Message, error_text
 
 __all__ = ["DRAWING", "Painter", "Worker"]
 
@@ -48,23 +48,19 @@ class _Thread:
             self._thread.start()
         self._condition.notify_all()
 
-    def _join(self, patience: float) -> None:
-        while self._thread.is_alive() and (self._current or time.monotonic() < patience):
-            self._thread.join(0.05)
-
 
 class Worker(_Thread):
     """Does jobs one after the other.
 
     Args:
         changed: called whenever a job begins or ends, on the worker's thread.
-        failed: called with what a job raised.
+        report: called with the message that a job returned, or with the error that it raised.
     """
 
-    def __init__(self, changed: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, changed: Callable[[], None], report: Callable[[Message], None]) -> None:
         super().__init__("panel jobs", self._work)
-        self._changed, self._failed = changed, failed
-        self._waiting: deque[tuple[Job, Callable[[], None]]] = deque()
+        self._changed, self._report = changed, report
+        self._waiting: deque[tuple[Job, Callable[[], str | None]]] = deque()
 
     @property
     def jobs(self) -> list[Job]:
@@ -73,8 +69,8 @@ class Worker(_Thread):
             waiting = [job for job, _ in self._waiting]
             return [self._current, *waiting] if self._current else waiting
 
-    def submit(self, job: Job, action: Callable[[], None]) -> None:
-        """Queue a job; a quiet one takes the place of those of its kind that wait."""
+    def submit(self, job: Job, action: Callable[[], str | None]) -> None:
+        """Queue a job, which may return a message; a quiet one takes the place of those of its kind that wait."""
         with self._condition:
             if self._is_closing:
                 return
@@ -103,20 +99,18 @@ class Worker(_Thread):
                 if self._is_closing:
                     return
                 self._current, action = self._waiting.popleft()
-            self._notify(self._changed)
+            self._changed()
             try:
-                action()
+                message = Message(action() or "")
             except BaseException as error:  # shown to a person, who can go on
-                self._notify(lambda error=error: self._failed(error))  # type: ignore[misc]
+                message = Message(error_text(error), is_error=True)
+            if message.text:
+                with contextlib.suppress(Exception):  # a widget that was closed must not end the work
+                    self._report(message)
             with self._condition:
                 self._current = None
                 self._condition.notify_all()
-            self._notify(self._changed)
-
-    def _notify(self, listener: Callable[[], None]) -> None:
-        # A widget that was closed must not end the work.
-        with contextlib.suppress(Exception):
-            listener()
+            self._changed()
 
 
 class Painter(_Thread):
@@ -125,12 +119,12 @@ class Painter(_Thread):
     Args:
         paint: draws the newest state; returns whether it wants to be called again soon without a request.
         per_second: the most often.
-        failed: called with what ``paint`` raised.
+        report: called with the error that ``paint`` raised.
     """
 
-    def __init__(self, paint: Callable[[], bool], per_second: float, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, paint: Callable[[], bool], per_second: float, report: Callable[[Message], None]) -> None:
         super().__init__("panel painter", self._work)
-        self._paint, self._pause, self._failed = paint, 1 / per_second, failed
+        self._paint, self._pause, self._report = paint, 1 / per_second, report
         self._wanted, self._drawn = 0, 0
 
     def request(self) -> None:
@@ -161,7 +155,7 @@ class Painter(_Thread):
                 wants_more = self._paint()
             except Exception as error:  # a picture that fails must not end all others
                 wants_more = False
-                self._failed(error)
+                self._report(Message(f"This cannot be drawn: {error_text(error)}", is_error=True))
             with self._condition:
                 self._drawn = wanted
                 self._condition.notify_all()
@@ -180,4 +174,5 @@ def _end_all() -> None:
         one.close()
     patience = time.monotonic() + _PATIENCE_SECONDS
     for one in list(_alive):
-        one._join(patience)
+        while one._thread.is_alive() and (one._current or time.monotonic() < patience):
+            one._thread.join(0.05)

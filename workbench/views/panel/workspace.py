@@ -1,4 +1,4 @@
-"""What a panel shows: an attack, the runner that drives it and what it costs; or a recording. Methods may take long."""
+"""What a person has set, and what a panel shows: an attack, its runner and what it costs; or a recording."""
 
 from __future__ import annotations
 
@@ -6,28 +6,56 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.attack.cost import Cost, estimate_cost
+from workbench.attack.cost import estimate_cost
 from workbench.config import AttackConfig, ClientConfig
 from workbench.data import Truth
 from workbench.errors import ConfigError
 from workbench.federated import Observation
 from workbench.progress import duration
 from workbench.session import AttackSession, Recording, SessionRunner
+from workbench.settings import settings_of
 from workbench.target import Target, is_same_update
 from workbench.training import native
 from workbench.training.model import Model
 from workbench.views.panel import files
-from workbench.views.panel.settings import Settings
 
-__all__ = ["Workspace"]
+__all__ = ["STEERED", "Settings", "Workspace"]
+
+STEERED = {name: known for name, known in settings_of(AttackConfig).items() if known.slider is not None}
+"""The settings that sliders change on a running attack."""
 
 # Which workspace drives a session: a cell that is run again makes a new panel, which takes over.
 _driving: weakref.WeakValueDictionary[int, Workspace] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of the panel's controls.
+
+    Attributes:
+        target: the client; None where the panel was given a session.
+        config: the attack.
+        label_source: ``known``, or the method that recovers the counts.
+        update_weight: the factor on the weight of the update distance, 1 unless moved.
+        seed: of every random draw.
+    """
+
+    target: Target | None
+    config: AttackConfig
+    label_source: str
+    update_weight: float
+    seed: int
+
+    @property
+    def without_steering(self) -> Settings:
+        """What needs a new session when it changes: everything that no slider changes during the run."""
+        fixed = {name: known.default for name, known in STEERED.items()}
+        return replace(self, config=replace(self.config, **fixed), update_weight=1.0)
 
 
 class _Update(NamedTuple):
@@ -40,7 +68,7 @@ class _Update(NamedTuple):
 
 
 class Workspace:
-    """An attack or a recording, and what can be done with it, on the thread that calls.
+    """An attack or a recording, and what can be done with it, on the thread that calls. Methods may take long.
 
     Args:
         truth: the clients behind a session that will be given, where they are known.
@@ -134,11 +162,6 @@ class Workspace:
         self.runner, self.seconds_per_image = SessionRunner(session), None
         self.runner.add_listener(lambda _: self._stepped())
 
-    def start_run(self, steps: int | None) -> None:
-        """Make so many steps; None goes to the configuration's last."""
-        if self.runner is not None:
-            self.runner.start(steps)
-
     def stop_run(self) -> None:
         """Let the run end after the current step."""
         if self.runner is not None:
@@ -180,13 +203,25 @@ class Workspace:
             self.labels = self.session.formula_labels
 
     def cost_text(self, settings: Settings) -> str:
-        """What an attack with these settings costs."""
+        """Work, memory and time of an attack with these settings; the time is unknown until a step was measured."""
         if self.session is not None and self.seconds_per_image is None:
             self.seconds_per_image = _measure_speed(self.session)
         target, update = self._target(settings), self._update
         is_known = update is not None and _network(update.target) == _network(target)
         model = update.model if update and is_known else replace(target, num_images=1, num_clients=1).load()[0]
-        return _cost_text(model, settings.config, target, self.seconds_per_image)
+        schedule = target.client.schedule(target.num_images)
+        cost = estimate_cost(model, settings.config, schedule, target.num_clients)
+        parts = [
+            f"{schedule.batches_per_epoch} batches an epoch",
+            f"{schedule.local_steps} local steps",
+            f"{cost.steps} attack steps",
+            f"about {max(1, round(cost.memory / 1e6))} MB",
+            "time known after the first steps",
+        ]
+        if self.seconds_per_image is not None:
+            images = sum(steps * images for steps, images in cost.phases)
+            parts[-1] = f"about {duration(images * self.seconds_per_image)} in all"
+        return "\n".join(filter(None, (" · ".join(parts), native.advice())))
 
 
 def _network(target: Target) -> tuple[object, ...]:
@@ -200,30 +235,11 @@ def _target_like(observation: Observation) -> Target:
     return Target(num_images=observation.num_images, num_clients=observation.num_clients, client=client)
 
 
-def _cost_text(model: Model, config: AttackConfig, target: Target, seconds_per_image: float | None) -> str:
-    """Work, memory and time of all steps; the time is unknown until a step was measured."""
-    cost, schedule = _cost_of(model, config, target), target.client.schedule(target.num_images)
-    parts = [
-        f"{schedule.batches_per_epoch} batches an epoch",
-        f"{schedule.local_steps} local steps",
-        f"{cost.steps} attack steps",
-        f"about {max(1, round(cost.memory / 1e6))} MB",
-        "time known after the first steps",
-    ]
-    if seconds_per_image is not None:
-        images = sum(steps * images for steps, images in cost.phases)
-        parts[-1] = f"about {duration(images * seconds_per_image)} in all"
-    return "\n".join(filter(None, (" · ".join(parts), native.advice())))
-
-
 def _measure_speed(session: AttackSession) -> float | None:
     """The seconds that a step takes for each image that it sends through the network; None before the first steps."""
     if not session.seconds_per_step:
         return None
-    cost = _cost_of(session.model, session.config, _target_like(session.observation))
+    observed = session.observation
+    cost = estimate_cost(session.model, session.config, observed.schedule, observed.num_clients)
     is_warm = session.num_steps < session.config.warm_start_steps
     return session.seconds_per_step / cost.phases[0 if is_warm else -1][1]
-
-
-def _cost_of(model: Model, config: AttackConfig, target: Target) -> Cost:
-    return estimate_cost(model, config, target.client.schedule(target.num_images), target.num_clients)
