@@ -58,6 +58,12 @@ def test_every_control_of_the_attack_reaches_the_config(controls, name):
     assert getattr(controls.settings().config, name) == value
 
 
+def test_every_menu_shows_an_entry(controls):
+    menus = {name: field for name, field in controls.fields.items() if hasattr(field, "options")}
+    empty = [name for name, field in menus.items() if not field.label]
+    assert not empty, f"the menus {empty} show nothing"
+
+
 def test_the_source_of_labels_is_an_estimator_or_the_truth(controls):
     controls.fields["label_source"].value = "geng_server"
     assert controls.settings().config.label_method == "geng_server"

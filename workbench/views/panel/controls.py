@@ -34,7 +34,7 @@ _PRESET = Setting(
     default="demo",
 )
 _BUNDLED = ("glyphs", "photos")
-# What a control shows for a setting that may be None.
+# What a menu shows for None. The value behind it is "": ipywidgets shows no entry for the value None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic"}
 
 
@@ -149,7 +149,8 @@ class Controls:
             for name, known in _ATTACK.items():
                 if known.slider is None:
                     value = label_source if name == "label_method" else getattr(config, name)
-                    self.fields[known.key].value = 0 if value is None and known.kind is int else value
+                    unset = 0 if known.kind is int else ""
+                    self.fields[known.key].value = unset if value is None else value
             weights = {name: getattr(config, name) for name in STEERED}
             self.show_steering({**weights, "update_weight": 1.0})
 
@@ -230,10 +231,10 @@ def _control(known: Setting) -> Any:
         return _slider(known, known.slider, look)
     if known.choices:
         choices = [("true counts" if name == "known" else name, name) for name in known.extra_choices + known.choices]
-        options = [(_UNSET[known.key], None), *choices] if known.is_optional else choices
-        return widgets.Dropdown(options=options, value=known.default, **look)
+        options = [(_UNSET[known.key], ""), *choices] if known.is_optional else choices
+        return widgets.Dropdown(options=options, value=known.default or "", **look)
     if known.kind is bool and known.is_optional:
-        return widgets.Dropdown(options=[(_UNSET[known.key], None), ("on", True), ("off", False)], value=None, **look)
+        return widgets.Dropdown(options=[(_UNSET[known.key], ""), ("on", True), ("off", False)], value="", **look)
     if known.kind is bool:
         return widgets.Checkbox(known.default, **{**look, "indent": True})
     if known.kind is int:
@@ -250,7 +251,8 @@ def _value(known: Setting, shown: Any) -> Any:
     """The value of a setting from that of its widget."""
     if known.kind is Path:
         return Path(shown.strip()).expanduser() if shown.strip() else None
-    return shown or None if known.kind is int and known.is_optional else shown
+    is_unset = known.is_optional and shown == ("" if known.kind is not int else 0)
+    return None if is_unset else shown
 
 
 def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> Any:
