@@ -11,10 +11,8 @@ from workbench.config import SUMMARIES, AttackConfig, ClientConfig, DefenceConfi
 from workbench.errors import ConfigError, check_choice, check_count, shown
 from workbench.files.weights import load_weights
 from workbench.study.options import ALL_METHODS, TableOptions, make_options, takes
-from workbench.study.plan.cohort import Cohort
 from workbench.study.plan.paper import PAPER_METHODS, published
-from workbench.study.plan.plan import Entry, Plan
-from workbench.study.plan.units import digest_of_weights
+from workbench.study.plan.plan import Cohort, Entry, Plan, digest_of_weights
 
 __all__ = ["NUMBERS", "TITLES", "plan_table"]
 
@@ -224,15 +222,10 @@ def _find_weights(after: int, cohort: Cohort, given: Path | None) -> Path:
     if folder and folder.is_file():
         folder = folder.parent
     pattern = f"*weights_after_round_{after}"
-    files = [
-        file
-        for suffix in (".safetensors", ".npz")
-        for file in (sorted(folder.glob(pattern + suffix)) if folder else [])
-    ]
-    # A file named after the data set comes first.
-    fitting = [file for file in files if cohort.dataset in file.name] or files
-    if fitting:
-        return fitting[0]
+    files = [file for file in folder.glob(f"{pattern}.*") if file.suffix in (".safetensors", ".npz")] if folder else []
+    if files:
+        # A file named after the data set comes first.
+        return min(files, key=lambda file: (cohort.dataset not in file.name, file.suffix == ".npz", file.name))
     where = f"{folder} has no" if folder else "there is no"
     raise ConfigError(
         f"round {after + 1} attacks the network after {after} rounds of training, and {where} file "
@@ -251,11 +244,9 @@ _NOTES: dict[int, str] = {
 
 
 def _notes(number: int, options: TableOptions) -> tuple[str, ...]:
-    notes = [_NOTES[number]] if number in _NOTES else []
-    if number == 6:
-        repeated = "repeated in every epoch, as in the paper's experiments"
-        draws = repeated if options.repeated_draws else "new in every step"
-        notes.append(f"The defences' draws are {draws}.")
+    draws = "repeated in every epoch, as in the paper's experiments" if options.repeated_draws else "new in every step"
+    of_tables = {**_NOTES, 6: f"The defences' draws are {draws}."}
+    notes = [of_tables[number]] if number in of_tables else []
     if options.accuracies:
         notes.append(
             "Accuracies: trained on every client's first images, tested on the rest, mean over clients; the paper "

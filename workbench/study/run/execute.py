@@ -7,24 +7,21 @@ import os
 import re
 import signal
 import socket
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from workbench.errors import ConfigError, DataError, check_count, shown
-from workbench.study.plan.plan import Place
-from workbench.study.plan.units import Row, Unit
-from workbench.study.run.measure import measure
-from workbench.study.run.processes import process_pool
+from workbench.progress import interruptible
+from workbench.study.plan.plan import Place, Row, Unit
+from workbench.study.run.measure import available_cores, measure
 from workbench.study.run.store import Store
 
-__all__ = ["Cluster", "Executor", "Processes", "Report", "execute"]
+__all__ = ["Cluster", "Executor", "Processes", "Report", "execute", "process_pool"]
 
 # A unit whose process ended this many times has failed; it is the likely cause, for instance by its size in memory.
 ATTEMPTS = 3
@@ -50,6 +47,29 @@ class Executor:
 
     def close(self) -> None:
         """Stop everything that was started."""
+
+
+def process_pool(num_processes: int, *, ignores_interrupts: bool = False) -> ProcessPoolExecutor:
+    """Processes that divide this process's cores; with ``ignores_interrupts`` Ctrl-C does not stop their work.
+
+    The local steps of one attack are small, and its threads wait for each other between them; attacks that have one
+    core each do not wait.
+    """
+    # Spawned, never forked: JAX's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    cores, shares = available_cores(), context.SimpleQueue()
+    for index in range(num_processes):
+        shares.put(cores[index::num_processes])
+    return ProcessPoolExecutor(num_processes, context, _take_cores, (shares, ignores_interrupts))
+
+
+def _take_cores(shares: Any, ignores_interrupts: bool) -> None:
+    """Restrict this process to its share of the cores, before JAX starts its threads."""
+    if ignores_interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cores = shares.get()
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
 
 
 class Processes(Executor):
@@ -162,7 +182,7 @@ def execute(
     elsewhere: list[Unit] = []
     running: dict[Future[Row], Unit] = {}
     attempts: Counter[str] = Counter()
-    with _deferred_interrupts() as stop:
+    with interruptible("Stopping after the current unit; Ctrl-C again stops at once.") as stop:
         while running or ((todo or elsewhere) and not stop.is_set()):
             while todo and len(running) < executor.width() and not stop.is_set():
                 unit = todo.pop(0)
@@ -208,25 +228,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, BrokenProcessPool):
         return f"its process ended {ATTEMPTS} times, perhaps because memory ran out."
     return str(error) if isinstance(error, (ConfigError, DataError)) else f"{type(error).__name__}: {error}"
-
-
-@contextmanager
-def _deferred_interrupts() -> Iterator[threading.Event]:
-    """The first Ctrl-C sets the event; the second one interrupts as usual."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        # Not through sys.stderr, whose write the signal may have interrupted.
-        os.write(2, b"\nStopping after the current unit; Ctrl-C again stops at once.\n")
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)

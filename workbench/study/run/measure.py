@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
+import resource
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -23,14 +26,12 @@ from workbench.federated import Observation, accuracy, aggregate, client_update_
 from workbench.files.weights import load_weights
 from workbench.metrics import label_errors, score
 from workbench.session.session import find_device
-from workbench.study.plan.plan import Place, network
-from workbench.study.plan.units import Row, Unit, digest_of_pictures, digest_of_weights
+from workbench.study.plan.plan import Place, Row, Unit, digest_of_pictures, digest_of_weights, network
 from workbench.study.run.pictures import save_pictures
-from workbench.study.run.processes import available_cores
 from workbench.training.model import Model
 from workbench.weights import Weights
 
-__all__ = ["measure"]
+__all__ = ["available_cores", "measure"]
 
 # Steps between two scores; scoring takes time too.
 SCORE_EVERY = 25
@@ -55,13 +56,15 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
     task = {"attack": _attack, "labels": _labels, "accuracy": _accuracy}[unit.task]
     device = find_device(place.device)
     started = time.perf_counter()
-    is_reset = _reset_peak_memory()
+    with suppress(OSError):
+        # Only Linux can count the peak of memory from here.
+        Path("/proc/self/clear_refs").write_text("5")
     with jax.default_device(device):
         result = task(unit, place, dataset, model)
     result.setdefault("seconds", round(time.perf_counter() - started, 3))
     return {
         **result,
-        "peak_memory": _peak_memory(device, is_reset),
+        "peak_memory": _peak_memory(device),
         "device": f"{device.platform}: {device.device_kind}, {len(available_cores())} of {os.cpu_count()} cores",
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -202,29 +205,20 @@ def _accuracy(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
     }
 
 
-def _reset_peak_memory() -> bool:
-    """Whether the process's peak now counts from here; only Linux can reset it."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _peak_memory(device: jax.Device, is_reset: bool) -> int:
+def _peak_memory(device: jax.Device) -> int:
     """The most bytes that were in use, on the device where it reports them and by this process otherwise."""
     if on_device := (device.memory_stats() or {}).get("peak_bytes_in_use", 0):
         return int(on_device)
-    if is_reset:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:
-        return 0
+    status = Path("/proc/self/status")
+    if since_reset := re.search(r"VmHWM:\s*(\d+)", status.read_text() if status.exists() else ""):
+        return int(since_reset[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else peak * 1024
+
+
+def available_cores() -> list[int]:
+    """The processor cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _versions() -> dict[str, str]:
