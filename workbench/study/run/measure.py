@@ -20,7 +20,7 @@ import numpy as np
 
 from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, network_statistics
 from workbench.attack.prepare import prepare
-from workbench.data import Dataset, Truth
+from workbench.data import Truth
 from workbench.errors import DataError
 from workbench.federated import Observation, accuracy, aggregate, client_update_with_secrets, server_rounds
 from workbench.files.weights import load_weights
@@ -60,7 +60,13 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
         # Only Linux can count the peak of memory from here.
         Path("/proc/self/clear_refs").write_text("5")
     with jax.default_device(device):
-        result = task(unit, place, dataset, model)
+        truth = Truth(tuple(dataset.client(index, unit.num_images) for index in unit.clients))
+        if digest_of_pictures(truth) != unit.pictures:
+            raise DataError(
+                f"the files of {unit.dataset} on this machine hold other pictures of client {unit.clients[0]} than "
+                "those the study was planned with; give every machine the same files."
+            )
+        result = task(unit, place, truth, model)
     result.setdefault("seconds", round(time.perf_counter() - started, 3))
     return {
         **result,
@@ -69,16 +75,6 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _truth(unit: Unit, dataset: Dataset) -> Truth:
-    truth = Truth(tuple(dataset.client(index, unit.num_images) for index in unit.clients))
-    if digest_of_pictures(truth) != unit.pictures:
-        raise DataError(
-            f"the files of {unit.dataset} on this machine hold other pictures of client {unit.clients[0]} than those "
-            "the study was planned with; give every machine the same files."
-        )
-    return truth
 
 
 def _observe(unit: Unit, place: Place, model: Model, truth: Truth) -> tuple[Observation, np.ndarray[Any, Any]]:
@@ -92,9 +88,8 @@ def _observe(unit: Unit, place: Place, model: Model, truth: Truth) -> tuple[Obse
     return seen[0] if len(seen) == 1 else aggregate(seen), np.stack([hidden.order for _, hidden in updates])
 
 
-def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
+def _attack(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
     assert unit.attack is not None
-    truth = _truth(unit, dataset)
     observation, order = _observe(unit, place, model, truth)
     known: dict[str, Any] = {}
     if unit.labels == "known":
@@ -156,8 +151,7 @@ def _server_statistics(model: Model, seed: int, digest: str | None, files: tuple
     return network_statistics(model, weights, _dummy_inputs(model, seed))
 
 
-def _labels(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
-    truth = _truth(unit, dataset)
+def _labels(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
     observation, _ = _observe(unit, place, model, truth)
     ends = None
     if set(unit.label_methods) != {"refined"}:
@@ -173,10 +167,9 @@ def _labels(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
     return {"outcome": "finished", "label_errors": errors}
 
 
-def _accuracy(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
+def _accuracy(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
     """Train on every client's first images and test on the rest; the mean accuracy over clients."""
-    truth = _truth(unit, dataset)
-    rest = [dataset.client(index, None) for index in unit.clients]
+    rest = [place.dataset(unit.dataset).client(index, None) for index in unit.clients]
     weights, history = server_rounds(
         model,
         _server_weights(model, unit.seed, unit.weights, place.weights),

@@ -56,6 +56,7 @@ class Results:
     def __init__(self, plan: Plan, rows: Mapping[str, Row]) -> None:
         """Collect the plan's rows; ``rows`` are by key."""
         self.plan = plan
+        self._notes = ("Mean ± standard error over clients.", *plan.notes)
         lines = [
             Line(entry, tuple(rows[unit.key] for unit in entry.units if unit.key in rows)) for entry in plan.entries
         ]
@@ -83,10 +84,7 @@ class Results:
 
     def __str__(self) -> str:
         heads, body = self.cells()
-        return "\n".join([self.plan.title, "", text_table([heads, *body]), *self._footnotes("")])
-
-    def _footnotes(self, before: str) -> list[str]:
-        return ["", *(f"{before}{note}" for note in ("Mean ± standard error over clients.", *self.plan.notes))]
+        return "\n".join([self.plan.title, "", text_table([heads, *body]), "", *self._notes])
 
     def markdown(self) -> str:
         """The table in Markdown."""
@@ -97,7 +95,8 @@ class Results:
                 f"**{self.plan.title}**",
                 "",
                 *(f"| {' | '.join(cells)} |" for cells in lines),
-                *self._footnotes(""),
+                "",
+                *self._notes,
                 "",
             ]
         )
@@ -154,7 +153,7 @@ class Results:
                 *lines[1:],
                 r"\bottomrule",
                 r"\end{tabular}",
-                *self._footnotes("% ")[1:],
+                *(f"% {note}" for note in self._notes),
                 "",
             ]
         )
@@ -166,10 +165,9 @@ class Results:
             "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
             for cells in body
         )
-        notes = " ".join(self._footnotes("")[1:])
         return (
             f"<b>{html.escape(self.plan.title)}</b><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{lines}</tbody></table><small>{html.escape(notes)}</small>"
+            f"<tbody>{lines}</tbody></table><small>{html.escape(' '.join(self._notes))}</small>"
         )
 
     def figure(self) -> Figure:
