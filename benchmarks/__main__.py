@@ -98,7 +98,7 @@ def memory() -> None:
 
 def many() -> None:
     from benchmarks.work import make_work
-    from workbench.study.run.processes import available_cores
+    from workbench.study.run.measure import available_cores
 
     num_processes = min(4, len(available_cores()))
     print("Four clients, client-steps a second; medians of three rounds, and the ratio of every round")
@@ -116,7 +116,7 @@ def _throughput(work: Any, num_processes: int) -> float:
     import jax
 
     from benchmarks.work import run_attack
-    from workbench.study.run.processes import process_pool
+    from workbench.study.run.execute import process_pool
 
     model, observation = work.attack.phases[-1].objective.simulation.model, work.attack.observation
     seconds, lengths = [], (2, 22)

@@ -23,7 +23,7 @@ from scipy.stats import linregress, spearmanr
 import workbench as wb
 from workbench.attack.labels import dummy_inputs, network_statistics
 from workbench.files.weights import load_weights
-from workbench.study.plan.units import digest_of_weights
+from workbench.study.plan.plan import digest_of_weights
 from workbench.study.run.store import read_rows
 from workbench.weights import Weights
 

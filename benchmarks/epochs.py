@@ -14,7 +14,7 @@ from pathlib import Path
 
 import workbench as wb
 from workbench.attack.search import beliefs, search_epochs
-from workbench.study.plan.cohort import parse_clients
+from workbench.study.plan.plan import parse_clients
 
 
 def main() -> None:

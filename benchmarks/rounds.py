@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import workbench as wb
-from workbench.study.plan.cohort import parse_clients
+from workbench.study.plan.plan import parse_clients
 
 
 def main() -> None:

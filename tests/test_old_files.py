@@ -10,7 +10,7 @@ import pytest
 
 import workbench as wb
 from workbench.study import Store, read_rows
-from workbench.study.plan.units import Unit
+from workbench.study.plan.plan import Unit
 
 FILES = Path(__file__).parent / "files"
 RESULTS = Path(__file__).parents[1] / "assets" / "results"

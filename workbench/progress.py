@@ -1,5 +1,6 @@
 """Long runs in the foreground: a progress bar, and Ctrl-C that stops them in good order."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,13 +19,26 @@ def progress_bar(**options: Any) -> Any:
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """Within it Ctrl-C sets the event instead of raising; only in the main thread, where Python handles signals."""
+def interruptible(message: str = "") -> Iterator[threading.Event]:
+    """Within it Ctrl-C sets the event instead of raising; only in the main thread, where Python handles signals.
+
+    Args:
+        message: written at the first Ctrl-C; with it, the second one raises as usual.
+    """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
-    before = signal.signal(signal.SIGINT, lambda *_: event.set())
+
+    def handle(number: int, frame: Any) -> None:
+        if message and event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+        if message:
+            # Not through sys.stderr, whose write the signal may have interrupted.
+            os.write(2, f"\n{message}\n".encode())
+
+    before = signal.signal(signal.SIGINT, handle)
     try:
         yield event
     finally:

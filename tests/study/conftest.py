@@ -6,9 +6,8 @@ import pytest
 
 from workbench import study
 from workbench.config import AttackConfig, ClientConfig
-from workbench.study.plan.plan import Place
+from workbench.study.plan.plan import Place, Unit, digest_of_pictures
 from workbench.study.plan.tables import plan_table
-from workbench.study.plan.units import Unit, digest_of_pictures
 
 TINY = {"model": "mlp", "preset": "demo", "changes": {"steps": 3}}
 

@@ -10,9 +10,8 @@ import workbench as wb
 from workbench.attack.labels import estimate_labels
 from workbench.config import AttackConfig, ClientConfig
 from workbench.errors import DataError
-from workbench.study.plan.plan import Place
+from workbench.study.plan.plan import Place, digest_of_pictures
 from workbench.study.plan.tables import plan_table
-from workbench.study.plan.units import digest_of_pictures
 from workbench.study.run.measure import measure
 
 

@@ -67,5 +67,5 @@ def test_a_broken_file_is_named(plan, run, figures):
     run(made, figures=figures)
     (broken,) = (figures / "pictures").iterdir()
     broken.write_bytes(b"nothing")
-    with pytest.raises(DataError, match=f"{made.units[0].key}.*cannot be read .*right is a study's pictures"):
+    with pytest.raises(DataError, match=f"{made.units[0].key}.*cannot be read .*expected a study's pictures"):
         run(made, figures=figures)

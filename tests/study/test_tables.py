@@ -6,7 +6,7 @@ import pytest
 import workbench as wb
 from workbench.config import PRIOR_WEIGHTS, AttackConfig
 from workbench.errors import ConfigError, DataError
-from workbench.study.plan.cohort import parse_clients
+from workbench.study.plan.plan import parse_clients
 from workbench.study.plan.tables import NUMBERS, plan_table
 
 

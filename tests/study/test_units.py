@@ -5,7 +5,7 @@ import pytest
 
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import DataError
-from workbench.study.plan.units import Unit
+from workbench.study.plan.plan import Unit
 
 OTHER = {
     "task": "labels",

@@ -13,14 +13,14 @@ from typing import Any
 import typer
 
 from workbench.attack.methods import METHODS
-from workbench.cli.common import advise, check_outputs, keep_compilations, parse_settings
-from workbench.cli.options import given_settings, one_of, option, setting_options
+from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, setting_options
 from workbench.config import LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, check_choice, check_count
 from workbench.metrics import label_errors, score
 from workbench.session import AttackSession, Outcome
 from workbench.settings import with_parameters
+from workbench.study.show.results import text_table
 from workbench.target import Target, is_same_update
 
 __all__ = ["attack", "demo"]
@@ -31,6 +31,7 @@ LABEL_SOURCES = ("known", *LABEL_METHODS)
 # Small enough for a first look; the paper's clients have 50 images, 10 epochs and batches of 5.
 _SMALL = {"epochs": 4, "batch_size": 4}
 _CLIENT, _ATTACK, _RUN = "The client", "The attack", "The run"
+_HEADS: tuple[str, ...] = ("method", "recovered", "PSNR", "SSIM", "label errors", "steps", "time")
 _DEVICE = option("device", str, "auto", _RUN, "auto, or a JAX device such as cpu or gpu:1.")
 
 
@@ -92,8 +93,8 @@ def attack(**values: Any) -> int:
     client = ClientConfig(**given_settings(ClientConfig, values), defence=defence)
     target = Target(**given_settings(Target, values), client=client)
     changes = given_settings(AttackConfig, values)
-    is_known = check_choice("label_source", changes.get("label_method", "known"), LABEL_SOURCES) == "known"
-    is_known = is_known and "label_method" in changes
+    check_choice("label_source", changes.get("label_method", "known"), LABEL_SOURCES)
+    is_known = changes.get("label_method") == "known"
     if is_known:
         del changes["label_method"]
     for name, value in parse_settings(values["set_"] or []).items():
@@ -118,9 +119,7 @@ def _attack_all(
     save: Path | None = None,
 ) -> int:
     """Attack the target's update with every config in turn."""
-    check_outputs(report, save)
-    keep_compilations()
-    advise()
+    prepare_run(report, save)
     model, clients = target.load()
     typer.echo(f"Attacking {target.description}, {model.name}.")
     observation = target.observe(model, clients)
@@ -147,9 +146,7 @@ def _resume(
     save: Path | None,
 ) -> int:
     """Continue a saved session; the client's options serve to find the truth, and must be those of the session."""
-    check_outputs(report, save)
-    keep_compilations()
-    advise()
+    prepare_run(report, save)
     session = AttackSession.load(path, device=device)
     steps = changes.pop("steps", session.config.steps)
     _check_same_settings(path, session.config, changes)
@@ -185,7 +182,7 @@ def _run_all(
 ) -> int:
     """Run the sessions one after the other, then print, save and report what there is; return the exit code."""
     typer.echo("The first step compiles, which takes some seconds; the compilation is cached for the next start.")
-    begun, seconds, is_stopped = [], [], False
+    begun, scores, is_stopped = [], [_HEADS], False
     for session in sessions:
         if len(sessions) > 1:
             typer.echo(f"Method: {session.config.method}.")
@@ -196,60 +193,44 @@ def _run_all(
         if last > session.num_steps:
             session.run(last - session.num_steps)
         begun.append(session)
-        seconds.append(time.monotonic() - started)
+        scores.append(_scores(session, clients, time.monotonic() - started))
         is_stopped = session.outcome is not Outcome.DIVERGED and session.num_steps < last
         if is_stopped:
             break
-    typer.echo()
-    typer.echo(_table(begun, clients, seconds))
+    typer.echo(f"\n{text_table(scores)}")
     if is_stopped:
         typer.echo(f"Stopped by Ctrl-C after {begun[-1].num_steps} steps; this is the result so far.")
-    for session in begun:
-        if session.outcome is Outcome.DIVERGED:
-            typer.echo(f"{session.config.method} {Outcome.DIVERGED.value} (step {session.num_steps}).")
+    diverged = [session for session in begun if session.outcome is Outcome.DIVERGED]
+    for session in diverged:
+        typer.echo(f"{session.config.method} {Outcome.DIVERGED.value} (step {session.num_steps}).")
     if save is not None:
         begun[-1].save(save)
         typer.echo(f"Checkpoint: {save}")
     if report is not None:
-        _report(report, begun, clients, target, label_source)
+        # matplotlib takes a while to import, and nothing before needs it.
+        from workbench.views.report import write_report
+
+        settings = {"Defence": target.client.defence, "Label counts": label_source}
+        write_report(report, begun, clients, settings=settings, command=shlex.join(["workbench", *sys.argv[1:]]))
+        typer.echo(f"Report: {report}")
     if is_stopped:
         return 130
-    return 1 if any(session.outcome is Outcome.DIVERGED for session in begun) else 0
+    return 1 if diverged else 0
 
 
-def _report(
-    path: Path, sessions: Sequence[AttackSession], clients: Sequence[ClientData], target: Target, label_source: str
-) -> None:
-    # matplotlib takes a while to import, and nothing before needs it.
-    from workbench.views.report import write_report
-
-    settings = {"Defence": target.client.defence, "Label counts": label_source}
-    command = shlex.join(["workbench", *sys.argv[1:]])
-    write_report(path, sessions, clients, settings=settings, command=command)
-    typer.echo(f"Report: {path}")
-
-
-def _table(sessions: Sequence[AttackSession], clients: Sequence[ClientData], seconds: Sequence[float]) -> str:
-    """The scores of every session as aligned text."""
-    true_counts = sum(client.label_counts for client in clients)
-    rows = [("method", "recovered", "PSNR", "SSIM", "label errors", "steps", "time")]
-    for session, took in zip(sessions, seconds, strict=True):
-        quality = score(session.reconstruction(), clients)
-        wrong = label_errors(true_counts, session.label_counts.sum(0))
-        rows.append(
-            (
-                session.config.method,
-                f"{quality.recovered_percent:.1f} %",
-                f"{quality.psnr.mean():.2f} dB",
-                f"{quality.ssim.mean():.3f}",
-                f"{wrong:g} of {session.label_counts.sum()}",
-                str(session.num_steps),
-                f"{took:.1f} s",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+def _scores(session: AttackSession, clients: Sequence[ClientData], seconds: float) -> tuple[str, ...]:
+    """The cells of a session in the printed table."""
+    quality = score(session.reconstruction(), clients)
+    wrong = label_errors(Truth.of(clients).label_counts.sum(0), session.label_counts.sum(0))
+    return (
+        session.config.method,
+        f"{quality.recovered_percent:.1f} %",
+        f"{quality.psnr.mean():.2f} dB",
+        f"{quality.ssim.mean():.3f}",
+        f"{wrong:g} of {session.label_counts.sum()}",
+        str(session.num_steps),
+        f"{seconds:.1f} s",
+    )
 
 
 with_parameters(demo, _DEMO_OPTIONS)

@@ -11,16 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli.common import advise, check_outputs, keep_compilations, parse_settings
-from workbench.cli.options import given_settings, one_of, option, setting_options
+from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, setting_options
 from workbench.errors import ConfigError, check_choice
 from workbench.settings import with_parameters
 from workbench.study.options import RunOptions, TableOptions
-from workbench.study.plan.cohort import DATASETS
-from workbench.study.plan.plan import Plan
+from workbench.study.plan.plan import DATASETS, Plan
 from workbench.study.plan.sweep import plan_sweep
 from workbench.study.plan.tables import NUMBERS, plan_table
-from workbench.study.show.results import FORMATS
+from workbench.study.show.results import FORMATS, PICTURES
 from workbench.study.study import run_plan
 
 __all__ = ["sweep", "table"]
@@ -49,7 +47,7 @@ _TEXT_DEFAULTS = {"clients": "10", "seeds": "0"}
 _STUDY, _RUN = "The study", "The run"
 _RUN_OPTIONS = [one for one in setting_options(RunOptions, _RUN, defaults={}) if one.name != "progress"]
 _RUN_OPTIONS += [
-    option("export", list[Path] | None, None, _RUN, f"Write the table; repeatable. {one_of(list(FORMATS))}"),
+    option("export", list[Path] | None, None, _RUN, f"Write the table; repeatable. {one_of(FORMATS)}"),
     option("over_time", Path | None, None, _RUN, "Draw quality against seconds into a .png, .svg or .pdf file."),
 ]
 _TABLE_OPTIONS = [
@@ -87,11 +85,9 @@ def _run(plan: Plan, export: list[Path] | None, over_time: Path | None, **values
     for path in export:
         check_choice("the ending of --export", path.suffix, FORMATS)
     if over_time is not None:
-        check_choice("the ending of --over-time", over_time.suffix, (".png", ".svg", ".pdf"))
-    check_outputs(values["store"], values["out"], *export, over_time)
-    keep_compilations()
+        check_choice("the ending of --over-time", over_time.suffix, PICTURES)
+    prepare_run(values["store"], values["out"], *export, over_time, is_advised=not values["only_measured"])
     if not values["only_measured"]:
-        advise()
         typer.echo(f"{plan.title}: {len(plan.units)} units, stored in {values['store']}.")
     try:
         results, report = run_plan(plan, **run)

@@ -6,9 +6,8 @@
 >>> results = wb.study.table(1, "glyphs", clients=1, preset="demo")  # doctest: +SKIP
 """
 
-from workbench.study.plan.plan import Plan
+from workbench.study.plan.plan import Plan, Unit
 from workbench.study.plan.tables import plan_table
-from workbench.study.plan.units import Unit
 from workbench.study.run.store import Store, read_rows, write_rows
 from workbench.study.show.results import Results
 from workbench.study.study import run_plan, sweep, table

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench.attack.methods import METHODS
-from workbench.config import LABEL_METHODS
+from workbench.config import LABEL_METHODS, PRESETS
 from workbench.errors import ConfigError, check_choice, check_flag
 from workbench.settings import Function, check_settings, setting, settings_of, with_parameters
 
 __all__ = [
     "ALL_METHODS",
-    "PRESETS",
     "RunOptions",
     "TableOptions",
     "make_options",
@@ -29,18 +27,16 @@ __all__ = [
 
 Kind = TypeVar("Kind")
 
-PRESETS = ("paper", "best", "demo")
 # The paper's five methods, one more, and the project's best settings.
 ALL_METHODS = (*METHODS, "best")
 
 
 def split_options(options: Mapping[str, Any], *kinds: Any) -> list[dict[str, Any]]:
     """The options that each kind has a field for; a name that none of them has is an error."""
-    names = [list(settings_of(kind)) for kind in kinds]
-    known_names = list(chain.from_iterable(names))
+    known = [name for kind in kinds for name in settings_of(kind)]
     for name in options:
-        check_choice("option", name, known_names)
-    return [{name: value for name, value in options.items() if name in known} for known in names]
+        check_choice("option", name, known)
+    return [{name: value for name, value in options.items() if name in settings_of(kind)} for kind in kinds]
 
 
 def takes(*kinds: Any) -> Callable[[Function], Function]:
@@ -58,8 +54,7 @@ def takes(*kinds: Any) -> Callable[[Function], Function]:
 
 def make_options(kind: type[Kind], options: Mapping[str, Any]) -> Kind:
     """A record of options from keyword arguments."""
-    (known,) = split_options(options, kind)
-    return kind(**known)
+    return kind(**split_options(options, kind)[0])
 
 
 @dataclass(frozen=True)

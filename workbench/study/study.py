@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import ConfigError
 from workbench.study.options import RunOptions, TableOptions, make_options, split_options, takes
-from workbench.study.plan.plan import Plan
+from workbench.study.plan.plan import Plan, Row, Unit
 from workbench.study.plan.sweep import plan_sweep
 from workbench.study.plan.tables import plan_table
-from workbench.study.plan.units import Row, Unit
 from workbench.study.run.execute import Cluster, Executor, Processes, Report, execute
 from workbench.study.run.pictures import pictures_folder
 from workbench.study.run.store import Store, read_rows, write_rows
@@ -97,7 +96,7 @@ def _measure_missing(plan: Plan, rows: dict[str, Row], store: Store, export: _Ex
     def on_row(unit: Unit, row: Row) -> None:
         rows[unit.key] = row
         progress.update(row)
-        export.write_if_due()
+        export.write(_EXPORT_SECONDS)
 
     try:
         return execute(units, plan.place, store, executor, on_row, progress.wait)
@@ -113,29 +112,28 @@ def _executor(options: RunOptions) -> Executor:
     return Executor() if options.jobs is None else Processes(options.jobs)
 
 
+@dataclass
 class _Export:
     """The rows of a table as a file of JSON lines, in the table's order.
 
-    Args:
+    Attributes:
         out: the file; None writes nothing.
         exported: rows that the file has already; those of other plans stay in it.
         plan: of the table.
         rows: the finished rows by key.
+        last: when it was written last.
     """
 
-    def __init__(self, out: Path | None, exported: list[Row], plan: Plan, rows: Mapping[str, Row]) -> None:
-        self._out = out
-        self._exported = exported
-        self._keys = list(plan.shown_units)
-        self._rows = rows
-        self._last = 0.0
+    out: Path | None
+    exported: list[Row]
+    plan: Plan
+    rows: Mapping[str, Row]
+    last: float = 0.0
 
-    def write(self) -> None:
-        self._last = time.monotonic()
-        if self._out is not None:
-            ours = {key: self._rows[key] for key in self._keys if key in self._rows}
-            write_rows(self._out, [*(row for row in self._exported if row["key"] not in ours), *ours.values()])
-
-    def write_if_due(self) -> None:
-        if time.monotonic() - self._last > _EXPORT_SECONDS:
-            self.write()
+    def write(self, after_seconds: float = 0.0) -> None:
+        """Write the file if the last time was so many seconds ago."""
+        if self.out is None or time.monotonic() - self.last < after_seconds:
+            return
+        ours = {key: self.rows[key] for key in self.plan.shown_units if key in self.rows}
+        write_rows(self.out, [*(row for row in self.exported if row["key"] not in ours), *ours.values()])
+        self.last = time.monotonic()

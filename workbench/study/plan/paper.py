@@ -14,12 +14,10 @@ __all__ = ["PAPER_METHODS", "Published", "published"]
 # From measure to number, e.g. {"recovered": 65.5, "psnr": 21.5}.
 Published = dict[str, float]
 
-_Pairs = tuple[tuple[float, float], ...]
-
 _LABEL_METHODS = ("interpolated", "geng_server", "geng_client")
 
-# Percent recovered and PSNR in dB of every method, in the order of PAPER_METHODS.
-_IMAGES: dict[tuple[int, str], dict[str, _Pairs]] = {
+# By table and data set; percent recovered and PSNR in dB of every method, in the order of PAPER_METHODS, unless said.
+_PAIRS: dict[tuple[int, str], dict[str, tuple[tuple[float, float], ...]]] = {
     (1, "femnist"): {
         "1x5x50": ((42.3, 19.7), (42.3, 19.7), (42.3, 19.7), (37.7, 19.5), (37.7, 19.5)),
         "5x5x50": ((63.1, 21.2), (56.2, 20.7), (59.0, 20.6), (56.1, 20.4), (13.7, 17.4)),
@@ -34,6 +32,21 @@ _IMAGES: dict[tuple[int, str], dict[str, _Pairs]] = {
         "10x5x50": ((58.8, 19.8), (56.4, 19.6), (15.7, 16.4), (8.5, 15.0), (0.4, 13.2)),
         "10x1x50": ((12.2, 15.4), (11.0, 15.2), (0.4, 12.5), (0.0, 8.9), (1.3, 12.8)),
     },
+    # Wrong labels of 50, mean and standard deviation over clients, in the order of _LABEL_METHODS.
+    (2, "femnist"): {
+        "1x5x50": ((3.4, 2.01), (3.2, 1.84), (3.6, 2.07)),
+        "5x5x50": ((3.4, 2.1), (7.8, 6.77), (3.2, 1.92)),
+        "10x10x50": ((3.2, 1.94), (8.2, 7.06), (3.2, 1.96)),
+        "10x5x50": ((5.2, 2.98), (9.2, 4.35), (5.2, 3.55)),
+        "10x1x50": ((14.0, 6.28), (15.4, 4.73), (13.3, 6.35)),
+    },
+    (2, "cifar100"): {
+        "1x5x50": ((4.2, 1.41), (3.9, 1.3), (4.6, 1.55)),
+        "5x5x50": ((3.2, 1.24), (7.6, 1.83), (2.5, 1.09)),
+        "10x10x50": ((2.8, 1.22), (8.1, 1.84), (2.0, 0.86)),
+        "10x5x50": ((4.9, 1.57), (12.2, 1.96), (5.2, 1.45)),
+        "10x1x50": ((8.1, 1.77), (10.2, 1.95), (15.7, 3.48)),
+    },
     (3, "femnist"): {
         "1x5x50": ((37.2, 19.3), (37.2, 19.3), (37.2, 19.3), (35.7, 19.2), (35.7, 19.2)),
         "5x5x50": ((51.9, 20.3), (47.5, 20.1), (40.8, 19.5), (47.0, 19.8), (12.5, 17.3)),
@@ -47,6 +60,27 @@ _IMAGES: dict[tuple[int, str], dict[str, _Pairs]] = {
         "10x10x50": ((54.3, 19.4), (52.0, 19.1), (15.1, 16.5), (18.8, 16.7), (0.5, 13.7)),
         "10x5x50": ((46.0, 18.5), (43.2, 18.2), (8.7, 15.7), (8.1, 14.9), (0.6, 13.1)),
         "10x1x50": ((6.7, 14.7), (5.7, 14.6), (0.4, 11.9), (0.1, 9.0), (1.4, 12.7)),
+    },
+    # With the method ours_prior.
+    (4, "femnist"): {
+        "mean, l1": ((61.6, 21.2),),
+        "conv+mean, l1": ((61.5, 21.2),),
+        "max, l1": ((36.8, 19.2),),
+        "conv+max, l1": ((56.0, 20.7),),
+        "mean, l2": ((65.5, 21.5),),
+        "conv+mean, l2": ((64.4, 21.4),),
+        "max, l2": ((39.6, 19.4),),
+        "conv+max, l2": ((63.6, 21.2),),
+    },
+    (4, "cifar100"): {
+        "mean, l1": ((55.1, 19.5),),
+        "conv+mean, l1": ((56.0, 19.6),),
+        "max, l1": ((56.9, 19.6),),
+        "conv+max, l1": ((58.0, 19.8),),
+        "mean, l2": ((56.0, 19.5),),
+        "conv+mean, l2": ((56.3, 19.6),),
+        "max, l2": ((56.0, 19.6),),
+        "conv+max, l2": ((58.8, 19.8),),
     },
     (6, "femnist"): {
         "none": ((65.5, 21.5), (50.6, 20.3), (59.9, 20.3), (56.0, 19.6), (8.3, 16.7)),
@@ -78,48 +112,6 @@ _IMAGES: dict[tuple[int, str], dict[str, _Pairs]] = {
         "1 client": ((65.5, 21.5), (50.6, 20.3), (59.9, 20.3), (56.0, 19.6), (8.3, 16.7)),
         "2 clients": ((42.1, 19.8), (32.3, 18.7), (27.6, 18.3), (25.7, 17.7), (6.8, 16.1)),
         "4 clients": ((29.7, 18.8), (24.8, 17.8), (14.8, 17.0), (14.3, 16.3), (5.7, 15.5)),
-    },
-}
-
-# Table 4, 10x5x50 with the method ours_prior.
-_PRIORS: dict[str, dict[str, tuple[float, float]]] = {
-    "femnist": {
-        "mean, l1": (61.6, 21.2),
-        "conv+mean, l1": (61.5, 21.2),
-        "max, l1": (36.8, 19.2),
-        "conv+max, l1": (56.0, 20.7),
-        "mean, l2": (65.5, 21.5),
-        "conv+mean, l2": (64.4, 21.4),
-        "max, l2": (39.6, 19.4),
-        "conv+max, l2": (63.6, 21.2),
-    },
-    "cifar100": {
-        "mean, l1": (55.1, 19.5),
-        "conv+mean, l1": (56.0, 19.6),
-        "max, l1": (56.9, 19.6),
-        "conv+max, l1": (58.0, 19.8),
-        "mean, l2": (56.0, 19.5),
-        "conv+mean, l2": (56.3, 19.6),
-        "max, l2": (56.0, 19.6),
-        "conv+max, l2": (58.8, 19.8),
-    },
-}
-
-# Table 2: wrong labels of 50, mean and standard deviation over clients, in the order of _LABEL_METHODS.
-_LABELS: dict[str, dict[str, _Pairs]] = {
-    "femnist": {
-        "1x5x50": ((3.4, 2.01), (3.2, 1.84), (3.6, 2.07)),
-        "5x5x50": ((3.4, 2.1), (7.8, 6.77), (3.2, 1.92)),
-        "10x10x50": ((3.2, 1.94), (8.2, 7.06), (3.2, 1.96)),
-        "10x5x50": ((5.2, 2.98), (9.2, 4.35), (5.2, 3.55)),
-        "10x1x50": ((14.0, 6.28), (15.4, 4.73), (13.3, 6.35)),
-    },
-    "cifar100": {
-        "1x5x50": ((4.2, 1.41), (3.9, 1.3), (4.6, 1.55)),
-        "5x5x50": ((3.2, 1.24), (7.6, 1.83), (2.5, 1.09)),
-        "10x10x50": ((2.8, 1.22), (8.1, 1.84), (2.0, 0.86)),
-        "10x5x50": ((4.9, 1.57), (12.2, 1.96), (5.2, 1.45)),
-        "10x1x50": ((8.1, 1.77), (10.2, 1.95), (15.7, 3.48)),
     },
 }
 
@@ -163,20 +155,13 @@ def published(table: int, dataset: str, setting: str, method: str) -> Published:
     >>> published(1, "glyphs", "4x4x16", "ours_prior")
     {}
     """
-    if table == 2:
-        return _pair(_LABELS.get(dataset, {}).get(setting), _LABEL_METHODS, method, ("errors", "deviation"))
-    if table == 4:
-        pair = _PRIORS.get(dataset, {}).get(setting)
-        return _pair(pair and (pair,), ("ours_prior",), method, ("recovered", "psnr"))
+    if method == "accuracy":
+        return {"accuracy": _ACCURACIES[setting]} if dataset == "femnist" and setting in _ACCURACIES else {}
     if table == 11:
         hours = dict(zip(PAPER_METHODS, _HOURS.get(dataset, {}).get(setting, ()), strict=False))
         return {"seconds": hours[method] * 3600 / 100} if method in hours else {}
-    if table == 6 and method == "accuracy":
-        return {"accuracy": _ACCURACIES[setting]} if dataset == "femnist" and setting in _ACCURACIES else {}
-    return _pair(_IMAGES.get((table, dataset), {}).get(setting), PAPER_METHODS, method, ("recovered", "psnr"))
-
-
-def _pair(pairs: _Pairs | None, methods: tuple[str, ...], method: str, measures: tuple[str, str]) -> Published:
-    if not pairs or method not in methods:
-        return {}
-    return dict(zip(measures, pairs[methods.index(method)], strict=True))
+    methods, measures = PAPER_METHODS, ("recovered", "psnr")
+    if table == 2:
+        methods, measures = _LABEL_METHODS, ("errors", "deviation")
+    pairs = dict(zip(methods, _PAIRS.get((table, dataset), {}).get(setting, ()), strict=False))
+    return dict(zip(measures, pairs[method], strict=True)) if method in pairs else {}

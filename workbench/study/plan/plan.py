@@ -1,18 +1,133 @@
-"""A plan: the units of a table, the lines in which their results are shown, and where the units find their files."""
+"""What a study is made of: units of work, the plan that shows them in lines, and the clients they are measured on."""
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import dataclass, replace
-from functools import lru_cache
+import hashlib
+import json
+import re
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property, lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from workbench import models
-from workbench.data import Dataset, load_dataset
+from workbench.config import AttackConfig, ClientConfig, DefenceConfig, real_twin
+from workbench.data import ClientData, Dataset, load_dataset
+from workbench.errors import ConfigError, DataError, WorkbenchError, check_choice, check_count, shown
 from workbench.study.plan.paper import Published
-from workbench.study.plan.units import Unit
 from workbench.training.model import Model
+from workbench.weights import Weights
 
-__all__ = ["Entry", "Place", "Plan", "network"]
+__all__ = [
+    "DATASETS",
+    "Cohort",
+    "Entry",
+    "Place",
+    "Plan",
+    "Row",
+    "Unit",
+    "digest_of_pictures",
+    "digest_of_weights",
+    "network",
+    "parse_clients",
+]
+
+TASKS = ("attack", "labels", "accuracy")
+LABELS = ("known", "recovered", "known_per_batch")
+DATASETS = ("femnist", "cifar100", "glyphs", "photos")
+
+# One finished unit: its key, its settings and what was measured, as plain JSON values.
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Everything that decides a result, and nothing else: not where files are, nor how units are run.
+
+    Attributes:
+        task: ``attack`` an update, recover ``labels`` by formulas alone, or train for an ``accuracy``.
+        dataset: its name.
+        pictures: a digest of the clients' pictures; a file of the same name with other pictures is another unit.
+        clients: one client, or all of an aggregate.
+        num_images: N, the number of images of each client.
+        network: the name of a built-in network.
+        weights: a digest of trained weights; None for fresh ones from the seed.
+        client: how each client trains.
+        labels: ``known`` counts, ``recovered`` ones, or counts ``known_per_batch``.
+        attack: how the update is attacked.
+        label_methods: for the task ``labels``; the methods of one unit share the expensive computations.
+        rounds: number of training rounds for the task ``accuracy``.
+        seed: for the network, the clients' batches, and the attack.
+    """
+
+    task: str
+    dataset: str
+    pictures: str
+    clients: tuple[int, ...]
+    num_images: int
+    network: str
+    client: ClientConfig
+    weights: str | None = None
+    labels: str = "known"
+    attack: AttackConfig | None = None
+    label_methods: tuple[str, ...] = ()
+    rounds: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("task", self.task, TASKS)
+        check_choice("labels", self.labels, LABELS)
+        if self.attack is not None and self.task == "attack" and self.labels != "recovered":
+            # Where labels are known, the method to recover them does not affect the result.
+            object.__setattr__(self, "attack", replace(self.attack, label_method=AttackConfig().label_method))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All fields as plain JSON values."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of the settings, independent of their order and of the machine."""
+        text = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @staticmethod
+    def from_settings(settings: dict[str, Any]) -> Unit:
+        """The unit with these settings; missing ones take their defaults."""
+        try:
+            client, attack = settings["client"], settings.get("attack")
+            values = {
+                **settings,
+                "clients": tuple(settings["clients"]),
+                "client": ClientConfig(**{**client, "defence": DefenceConfig(**client.get("defence", {}))}),
+                "attack": attack and AttackConfig(**attack),
+                "label_methods": tuple(settings.get("label_methods", ())),
+            }
+            return Unit(**values)
+        except (TypeError, KeyError, ValueError, AttributeError, WorkbenchError) as error:
+            raise DataError(f"settings = {shown(settings)} are not those of a unit: {error}.") from None
+
+
+def digest_of_pictures(clients: Iterable[ClientData]) -> str:
+    """A digest of the images and labels that the clients train on."""
+    content = b"".join(array.tobytes() for client in clients for array in (client.images, client.labels))
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def digest_of_weights(weights: Weights) -> str:
+    """A digest of all arrays and their names."""
+    digest = hashlib.sha256()
+    for layer, arrays in sorted(weights.items()):
+        for name, array in sorted(arrays.items()):
+            digest.update(f"{layer}/{name}".encode())
+            digest.update(np.asarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -32,12 +147,10 @@ class Place:
     pictures: str | None = None
 
     def dataset(self, name: str) -> Dataset:
-        return _dataset(name, self.data)
+        return _load_dataset(name, path=self.data)
 
 
-@lru_cache(maxsize=4)
-def _dataset(name: str, path: str | None) -> Dataset:
-    return load_dataset(name, path=path)
+_load_dataset = lru_cache(maxsize=4)(load_dataset)
 
 
 @lru_cache(maxsize=16)
@@ -101,3 +214,86 @@ class Plan:
         """The part of the plan whose units are among the keys."""
         done = [replace(e, units=tuple(unit for unit in e.units if unit.key in keys)) for e in self.entries]
         return replace(self, entries=tuple(entry for entry in done if entry.units))
+
+
+class Cohort:
+    """The clients of a study with the network that they train and the seeds to repeat everything with.
+
+    Attributes:
+        dataset: its name.
+        twin: the real data set whose settings are used: ``femnist`` for ``glyphs``, ``cifar100`` for ``photos``.
+        place: where units find their files.
+        num_clients: of the whole data set.
+        indices: the clients to measure.
+        network: the name of the network; ``model`` is the network itself.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        data: Path | None,
+        model: str | None,
+        clients: int | str | Sequence[int],
+        seeds: Sequence[int],
+    ) -> None:
+        self.dataset = check_choice("dataset", dataset, DATASETS)
+        if not isinstance(seeds, Sequence) or isinstance(seeds, str) or not seeds:
+            raise ConfigError(f"seeds = {shown(seeds)} must be a list of whole numbers, such as [0, 1, 2].")
+        self._seeds = [check_count("seed", seed, minimum=0) for seed in seeds]
+        self.twin = real_twin(dataset)
+        self.place = Place(data=None if data is None else str(Path(data)))
+        source = self.place.dataset(dataset)
+        self.num_clients = source.num_clients
+        self.indices = parse_clients(clients, self.num_clients)
+        self.network = model or f"{self.twin}_cnn"
+        self.model = network(self.network, source.num_classes, source.image_shape)
+
+        @cache
+        def digest(group: tuple[int, ...], num_images: int) -> str:
+            return digest_of_pictures([source.client(index, num_images) for index in group])
+
+        self._digest = digest
+
+    def groups(self, size: int = 1) -> list[tuple[int, ...]]:
+        """Every client with the next ones, ``size`` in all; the first client follows the last."""
+        if size > self.num_clients:
+            raise ConfigError(f"an aggregate of {size} needs as many clients; the data set has {self.num_clients}.")
+        return [tuple((index + step) % self.num_clients for step in range(size)) for index in self.indices]
+
+    def units(self, groups: Sequence[tuple[int, ...]], num_images: int, **settings: Any) -> tuple[Unit, ...]:
+        """One unit for each seed and group of clients; ``settings`` are further fields of `Unit`."""
+        return tuple(
+            Unit(
+                dataset=self.dataset,
+                pictures=self._digest(group, num_images),
+                clients=group,
+                num_images=num_images,
+                network=self.network,
+                seed=seed,
+                **settings,
+            )
+            for seed in self._seeds
+            for group in groups
+        )
+
+
+def parse_clients(clients: int | str | Sequence[int], most: int) -> list[int]:
+    """Client indices from a count, a text such as ``3-5,9``, or a list.
+
+    >>> parse_clients(3, most=100), parse_clients("3-5,9", most=100)
+    ([0, 1, 2], [3, 4, 5, 9])
+    """
+    right = f"a number of clients up to {most}, or some of 0 to {most - 1} such as 3-5,9"
+    if isinstance(clients, str) and clients.strip().isdecimal():
+        return parse_clients(int(clients), most)
+    if isinstance(clients, str):
+        parts = [re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part) for part in clients.split(",")]
+        ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
+        chosen = list(chain(*ranges)) if all(parts) else []
+    elif isinstance(clients, Sequence):
+        chosen = [check_count("client", client, minimum=0) for client in clients]
+    else:
+        chosen = list(range(check_count("clients", clients)))
+    if not chosen or max(chosen) >= most or len(set(chosen)) < len(chosen):
+        raise ConfigError(f"clients = {shown(clients)} must be {right}, each once.")
+    return chosen

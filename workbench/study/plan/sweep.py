@@ -9,12 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from workbench.config import PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import ConfigError, check_choice, check_count, shown
 from workbench.files.reading import reading
-from workbench.study.plan.cohort import Cohort
-from workbench.study.plan.plan import Entry, Plan
-from workbench.study.plan.units import LABELS
+from workbench.study.plan.plan import Cohort, Entry, Plan
 
 __all__ = ["plan_sweep"]
 
@@ -56,13 +54,11 @@ def plan_sweep(path: str | os.PathLike[str]) -> Plan:
     file = Path(path)
     with reading(file, "a sweep in TOML"):
         grid = tomllib.loads(file.read_text(encoding="utf-8"))
-    top = {name: value for name, value in grid.items() if name not in _SECTIONS}
-    for name in top:
+    for name in grid:
         check_choice(f"{file.name}: setting", name, (*_TOP, *_SECTIONS))
-    data = None if top.get("data") is None else file.parent / str(top["data"])
-    seeds = _choices(top.get("seeds", [0]))
-    cohort = Cohort(top.get("dataset", "glyphs"), data, top.get("model"), top.get("clients", 1), seeds)
-    preset = check_choice("preset", top.get("preset", "paper"), PRESETS)
+    data = None if grid.get("data") is None else file.parent / str(grid["data"])
+    seeds = _choices("seeds", grid.get("seeds", 0))
+    cohort = Cohort(grid.get("dataset", "glyphs"), data, grid.get("model"), grid.get("clients", 1), seeds)
     axes = _axes(file, grid)
     varied = [axis for axis, values in axes.items() if len(values) > 1 and axis != ("attack", "method")]
     entries = []
@@ -71,7 +67,7 @@ def plan_sweep(path: str | os.PathLike[str]) -> Plan:
         client, defence, attack = (
             {name: value for (of, name), value in chosen.items() if of == section} for section in _SECTIONS
         )
-        config = AttackConfig.preset(preset, cohort.twin, **attack)
+        config = AttackConfig.preset(grid.get("preset", "paper"), cohort.twin, **attack)
         units = cohort.units(
             cohort.groups(),
             check_count("num_images", chosen["", "num_images"]),
@@ -82,14 +78,14 @@ def plan_sweep(path: str | os.PathLike[str]) -> Plan:
         )
         setting = ", ".join(f"{axis[1]} {_text(chosen[axis])}" for axis in varied)
         entries.append(Entry(setting or "all", config.method, units, {}))
-    return Plan(str(top.get("title", f"{file.stem}: {cohort.dataset}")), "images", tuple(entries), cohort.place)
+    return Plan(str(grid.get("title", f"{file.stem}: {cohort.dataset}")), "images", tuple(entries), cohort.place)
 
 
 def _axes(file: Path, grid: dict[str, Any]) -> dict[tuple[str, str], list[Any]]:
     """(Section, setting) to the values to combine; the section of settings at the top is empty."""
     axes: dict[tuple[str, str], list[Any]] = {
-        ("", "num_images"): _choices(grid.get("num_images", 50)),
-        ("", "labels"): [check_choice("labels", labels, LABELS) for labels in _choices(grid.get("labels", "known"))],
+        ("", "num_images"): _choices("num_images", grid.get("num_images", 50)),
+        ("", "labels"): _choices("labels", grid.get("labels", "known")),
     }
     for section, known in _SECTIONS.items():
         settings = grid.get(section, {})
@@ -97,21 +93,16 @@ def _axes(file: Path, grid: dict[str, Any]) -> dict[tuple[str, str], list[Any]]:
             raise ConfigError(f"{file.name}: {section} = {shown(settings)} must be a section, [{section}].")
         for setting, value in settings.items():
             check_choice(f"{file.name}: [{section}]", setting, known)
-            axes[section, setting] = _pairs(value) if setting == "update_weight" else _choices(value)
+            axes[section, setting] = _choices(setting, value)
     return axes
 
 
-def _choices(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        if not value:
-            raise ConfigError("a list in a sweep must hold at least one value.")
-        return value
-    return [value]
-
-
-def _pairs(value: Any) -> list[Any]:
-    """A setting that is a list itself varies as a list of lists."""
-    return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+def _choices(setting: str, value: Any) -> list[Any]:
+    """The values of a setting: those of a list, or of a list of lists for ``update_weight``, which is a list itself."""
+    if value == []:
+        raise ConfigError(f"{setting} = [] in a sweep must hold at least one value.")
+    is_single = not isinstance(value, list) or (setting == "update_weight" and not isinstance(value[0], list))
+    return [value] if is_single else value
 
 
 def _text(value: Any) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workbench.config import SUMMARIES, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import ConfigError, check_choice, check_count, shown
 from workbench.files.weights import load_weights
 from workbench.study.options import ALL_METHODS, TableOptions, make_options, takes
-from workbench.study.plan.cohort import Cohort
 from workbench.study.plan.paper import PAPER_METHODS, published
-from workbench.study.plan.plan import Entry, Plan
-from workbench.study.plan.units import digest_of_weights
+from workbench.study.plan.plan import Cohort, Entry, Plan, digest_of_weights
 
 __all__ = ["NUMBERS", "TITLES", "plan_table"]
 
@@ -161,31 +160,29 @@ def _attack_task(method: str, setting: _Setting, cohort: Cohort, options: TableO
 
 def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Setting]:
     """The settings of a table, in the paper's order."""
-    images, epochs, batch_size = (16, 4, 4) if is_demo else (50, 10, 5)
-
-    def setting(name: str, epochs: int = epochs, batch_size: int = batch_size, **more: Any) -> _Setting:
-        client = {key: more.pop(key) for key in ("same_batches", "defence") if key in more}
-        return _Setting(name, images, ClientConfig(epochs, batch_size, **client), **more)
-
+    images, usual = (16, ClientConfig(4, 4)) if is_demo else (50, ClientConfig(10, 5))
+    setting = partial(_Setting, num_images=images, client=usual)
     if number in (1, 2, 3, 11):
         shapes = [(1, 4), (4, 4), (4, 8)] if is_demo else [(1, 5), (5, 5), (10, 10), (10, 5), (10, 1)]
         # The paper's experiments for Table 3 assigned labels in the order of their classes.
         more: dict[str, Any] = {"labels": "recovered", "changes": (("label_order", "sorted"),)} if number == 3 else {}
-        return [setting(f"{e}x{m}x{images}", e, m, **more) for e, m in shapes]
+        return [setting(f"{e}x{m}x{images}", client=ClientConfig(e, m), **more) for e, m in shapes]
     if number == 4:
         pairs = [(prior, distance) for distance in ("l1", "l2") for prior in ("mean", "conv+mean", "max", "conv+max")]
-        assert {prior for prior, _ in pairs} == set(SUMMARIES)
         return [setting(f"{g}, {d}", changes=(("prior", g), ("prior_distance", d))) for g, d in pairs]
     if number == 6:
         return [
-            setting(name, defence=replace(defence, independent=not repeated_draws or name == "none"))
+            setting(
+                name,
+                client=replace(usual, defence=replace(defence, independent=not repeated_draws or name == "none")),
+            )
             for name, defence in _DEFENCES.items()
         ]
     if number == 7:
         return [setting("round 1"), setting("round 6", after_round=5), setting("round 11", after_round=10)]
     if number == 8:
         return [
-            setting(f"{known}, {batches}", labels=labels, same_batches=batches == "same")
+            setting(f"{known}, {batches}", labels=labels, client=replace(usual, same_batches=batches == "same"))
             for known, labels in (("per batch", "known_per_batch"), ("per client", "known"))
             for batches in ("random", "same")
         ]
@@ -196,7 +193,7 @@ def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Sett
         return [
             setting(
                 f"{true[0]}x{true[1]} as {e}x{m}",
-                *true,
+                client=ClientConfig(*true),
                 changes=() if (e, m) == true else (("epochs", e), ("batch_size", m)),
             )
             for e, m in believed
@@ -224,15 +221,10 @@ def _find_weights(after: int, cohort: Cohort, given: Path | None) -> Path:
     if folder and folder.is_file():
         folder = folder.parent
     pattern = f"*weights_after_round_{after}"
-    files = [
-        file
-        for suffix in (".safetensors", ".npz")
-        for file in (sorted(folder.glob(pattern + suffix)) if folder else [])
-    ]
-    # A file named after the data set comes first.
-    fitting = [file for file in files if cohort.dataset in file.name] or files
-    if fitting:
-        return fitting[0]
+    files = [file for file in folder.glob(f"{pattern}.*") if file.suffix in (".safetensors", ".npz")] if folder else []
+    if files:
+        # A file named after the data set comes first.
+        return min(files, key=lambda file: (cohort.dataset not in file.name, file.suffix == ".npz", file.name))
     where = f"{folder} has no" if folder else "there is no"
     raise ConfigError(
         f"round {after + 1} attacks the network after {after} rounds of training, and {where} file "
@@ -251,11 +243,9 @@ _NOTES: dict[int, str] = {
 
 
 def _notes(number: int, options: TableOptions) -> tuple[str, ...]:
-    notes = [_NOTES[number]] if number in _NOTES else []
-    if number == 6:
-        repeated = "repeated in every epoch, as in the paper's experiments"
-        draws = repeated if options.repeated_draws else "new in every step"
-        notes.append(f"The defences' draws are {draws}.")
+    draws = "repeated in every epoch, as in the paper's experiments" if options.repeated_draws else "new in every step"
+    of_tables = {**_NOTES, 6: f"The defences' draws are {draws}."}
+    notes = [of_tables[number]] if number in of_tables else []
     if options.accuracies:
         notes.append(
             "Accuracies: trained on every client's first images, tested on the rest, mean over clients; the paper "

@@ -7,24 +7,20 @@ import os
 import re
 import signal
 import socket
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent import futures
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from workbench.errors import ConfigError, DataError, check_count, shown
-from workbench.study.plan.plan import Place
-from workbench.study.plan.units import Row, Unit
-from workbench.study.run.measure import measure
-from workbench.study.run.processes import process_pool
+from workbench.progress import interruptible
+from workbench.study.plan.plan import Place, Row, Unit
+from workbench.study.run.measure import available_cores, measure
 from workbench.study.run.store import Store
 
-__all__ = ["Cluster", "Executor", "Processes", "Report", "execute"]
+__all__ = ["Cluster", "Executor", "Processes", "Report", "execute", "process_pool"]
 
 # A unit whose process ended this many times has failed; it is the likely cause, for instance by its size in memory.
 ATTEMPTS = 3
@@ -39,9 +35,9 @@ class Executor:
         """How many units can run at once."""
         return 1
 
-    def submit(self, unit: Unit, place: Place) -> Future[Row]:
+    def submit(self, unit: Unit, place: Place) -> futures.Future[Row]:
         """Start to measure a unit."""
-        future: Future[Row] = Future()
+        future: futures.Future[Row] = futures.Future()
         try:
             future.set_result(measure(unit, place))
         except Exception as error:
@@ -50,6 +46,29 @@ class Executor:
 
     def close(self) -> None:
         """Stop everything that was started."""
+
+
+def process_pool(num_processes: int, *, ignores_interrupts: bool = False) -> futures.ProcessPoolExecutor:
+    """Processes that divide this process's cores; with ``ignores_interrupts`` Ctrl-C does not stop their work.
+
+    The local steps of one attack are small, and its threads wait for each other between them; attacks that have one
+    core each do not wait.
+    """
+    # Spawned, never forked: JAX's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    cores, shares = available_cores(), context.SimpleQueue()
+    for index in range(num_processes):
+        shares.put(cores[index::num_processes])
+    return futures.ProcessPoolExecutor(num_processes, context, _take_cores, (shares, ignores_interrupts))
+
+
+def _take_cores(shares: Any, ignores_interrupts: bool) -> None:
+    """Restrict this process to its share of the cores, before JAX starts its threads."""
+    if ignores_interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cores = shares.get()
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
 
 
 class Processes(Executor):
@@ -63,10 +82,10 @@ class Processes(Executor):
     def width(self) -> int:
         return self._jobs
 
-    def submit(self, unit: Unit, place: Place) -> Future[Row]:
+    def submit(self, unit: Unit, place: Place) -> futures.Future[Row]:
         try:
             return self._pool.submit(measure, unit, place)
-        except BrokenProcessPool:
+        except futures.BrokenExecutor:
             # If one process ends, the pool stops them all; the loop submits their units again.
             self._pool.shutdown(wait=True)
             self._pool = process_pool(self._jobs, ignores_interrupts=True)
@@ -102,19 +121,18 @@ class Cluster(Executor):
             self._client = distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"{wrong}, and it cannot be reached: {error}.") from None
-        self._pool = self._client.get_executor(pure=False)
+        self._pool: futures.Executor = self._client.get_executor(pure=False)
 
     def width(self) -> int:
         # The number of workers changes; with none, one unit waits for the first.
         return max(1, sum(self._client.nthreads().values()))
 
-    def submit(self, unit: Unit, place: Place) -> Future[Row]:
+    def submit(self, unit: Unit, place: Place) -> futures.Future[Row]:
         if self._client.status != "running":
             raise DataError(
                 "the Dask scheduler is gone; finished units are stored, and the same command measures the rest."
             )
-        future: Future[Row] = self._pool.submit(measure, unit, place)
-        return future
+        return self._pool.submit(measure, unit, place)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
@@ -160,9 +178,9 @@ def execute(
     report = Report(before=len(finished))
     todo = [unit for unit in units if unit.key not in finished]
     elsewhere: list[Unit] = []
-    running: dict[Future[Row], Unit] = {}
+    running: dict[futures.Future[Row], Unit] = {}
     attempts: Counter[str] = Counter()
-    with _deferred_interrupts() as stop:
+    with interruptible("Stopping after the current unit; Ctrl-C again stops at once.") as stop:
         while running or ((todo or elsewhere) and not stop.is_set()):
             while todo and len(running) < executor.width() and not stop.is_set():
                 unit = todo.pop(0)
@@ -175,7 +193,7 @@ def execute(
                 if todo:
                     on_wait(len(todo))
                     stop.wait(_POLL_SECONDS)
-            done, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+            done, _ = futures.wait(running, timeout=_POLL_SECONDS, return_when=futures.FIRST_COMPLETED)
             for future in done:
                 unit = running.pop(future)
                 try:
@@ -183,7 +201,7 @@ def execute(
                 except Exception as error:
                     store.release(unit)
                     attempts[unit.key] += 1
-                    if isinstance(error, BrokenProcessPool) and attempts[unit.key] < ATTEMPTS:
+                    if isinstance(error, futures.BrokenExecutor) and attempts[unit.key] < ATTEMPTS:
                         todo.insert(0, unit)
                     else:
                         report.failed.append((unit, _reason(error)))
@@ -205,28 +223,6 @@ def _still_missing(units: list[Unit], store: Store, on_row: Callable[[Unit, Row]
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, BrokenProcessPool):
+    if isinstance(error, futures.BrokenExecutor):
         return f"its process ended {ATTEMPTS} times, perhaps because memory ran out."
     return str(error) if isinstance(error, (ConfigError, DataError)) else f"{type(error).__name__}: {error}"
-
-
-@contextmanager
-def _deferred_interrupts() -> Iterator[threading.Event]:
-    """The first Ctrl-C sets the event; the second one interrupts as usual."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handle(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        # Not through sys.stderr, whose write the signal may have interrupted.
-        os.write(2, b"\nStopping after the current unit; Ctrl-C again stops at once.\n")
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
+import resource
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -17,20 +20,18 @@ import numpy as np
 
 from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, network_statistics
 from workbench.attack.prepare import prepare
-from workbench.data import Dataset, Truth
+from workbench.data import Truth
 from workbench.errors import DataError
 from workbench.federated import Observation, accuracy, aggregate, client_update_with_secrets, server_rounds
 from workbench.files.weights import load_weights
 from workbench.metrics import label_errors, score
 from workbench.session.session import find_device
-from workbench.study.plan.plan import Place, network
-from workbench.study.plan.units import Row, Unit, digest_of_pictures, digest_of_weights
+from workbench.study.plan.plan import Place, Row, Unit, digest_of_pictures, digest_of_weights, network
 from workbench.study.run.pictures import save_pictures
-from workbench.study.run.processes import available_cores
 from workbench.training.model import Model
 from workbench.weights import Weights
 
-__all__ = ["measure"]
+__all__ = ["available_cores", "measure"]
 
 # Steps between two scores; scoring takes time too.
 SCORE_EVERY = 25
@@ -55,27 +56,25 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
     task = {"attack": _attack, "labels": _labels, "accuracy": _accuracy}[unit.task]
     device = find_device(place.device)
     started = time.perf_counter()
-    is_reset = _reset_peak_memory()
+    with suppress(OSError):
+        # Only Linux can count the peak of memory from here.
+        Path("/proc/self/clear_refs").write_text("5")
     with jax.default_device(device):
-        result = task(unit, place, dataset, model)
+        truth = Truth(tuple(dataset.client(index, unit.num_images) for index in unit.clients))
+        if digest_of_pictures(truth) != unit.pictures:
+            raise DataError(
+                f"the files of {unit.dataset} on this machine hold other pictures of client {unit.clients[0]} than "
+                "those the study was planned with; give every machine the same files."
+            )
+        result = task(unit, place, truth, model)
     result.setdefault("seconds", round(time.perf_counter() - started, 3))
     return {
         **result,
-        "peak_memory": _peak_memory(device, is_reset),
+        "peak_memory": _peak_memory(device),
         "device": f"{device.platform}: {device.device_kind}, {len(available_cores())} of {os.cpu_count()} cores",
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _truth(unit: Unit, dataset: Dataset) -> Truth:
-    truth = Truth(tuple(dataset.client(index, unit.num_images) for index in unit.clients))
-    if digest_of_pictures(truth) != unit.pictures:
-        raise DataError(
-            f"the files of {unit.dataset} on this machine hold other pictures of client {unit.clients[0]} than those "
-            "the study was planned with; give every machine the same files."
-        )
-    return truth
 
 
 def _observe(unit: Unit, place: Place, model: Model, truth: Truth) -> tuple[Observation, np.ndarray[Any, Any]]:
@@ -89,9 +88,8 @@ def _observe(unit: Unit, place: Place, model: Model, truth: Truth) -> tuple[Obse
     return seen[0] if len(seen) == 1 else aggregate(seen), np.stack([hidden.order for _, hidden in updates])
 
 
-def _attack(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
+def _attack(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
     assert unit.attack is not None
-    truth = _truth(unit, dataset)
     observation, order = _observe(unit, place, model, truth)
     known: dict[str, Any] = {}
     if unit.labels == "known":
@@ -153,8 +151,7 @@ def _server_statistics(model: Model, seed: int, digest: str | None, files: tuple
     return network_statistics(model, weights, _dummy_inputs(model, seed))
 
 
-def _labels(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
-    truth = _truth(unit, dataset)
+def _labels(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
     observation, _ = _observe(unit, place, model, truth)
     ends = None
     if set(unit.label_methods) != {"refined"}:
@@ -170,10 +167,9 @@ def _labels(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
     return {"outcome": "finished", "label_errors": errors}
 
 
-def _accuracy(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
+def _accuracy(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
     """Train on every client's first images and test on the rest; the mean accuracy over clients."""
-    truth = _truth(unit, dataset)
-    rest = [dataset.client(index, None) for index in unit.clients]
+    rest = [place.dataset(unit.dataset).client(index, None) for index in unit.clients]
     weights, history = server_rounds(
         model,
         _server_weights(model, unit.seed, unit.weights, place.weights),
@@ -202,29 +198,20 @@ def _accuracy(unit: Unit, place: Place, dataset: Dataset, model: Model) -> Row:
     }
 
 
-def _reset_peak_memory() -> bool:
-    """Whether the process's peak now counts from here; only Linux can reset it."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _peak_memory(device: jax.Device, is_reset: bool) -> int:
+def _peak_memory(device: jax.Device) -> int:
     """The most bytes that were in use, on the device where it reports them and by this process otherwise."""
     if on_device := (device.memory_stats() or {}).get("peak_bytes_in_use", 0):
         return int(on_device)
-    if is_reset:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:
-        return 0
+    status = Path("/proc/self/status")
+    if since_reset := re.search(r"VmHWM:\s*(\d+)", status.read_text() if status.exists() else ""):
+        return int(since_reset[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else peak * 1024
+
+
+def available_cores() -> list[int]:
+    """The processor cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _versions() -> dict[str, str]:

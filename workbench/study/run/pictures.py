@@ -60,8 +60,7 @@ def load_pictures(folder: str, key: str) -> Pictures | None:
     path = _path(folder, key)
     if not path.exists():
         return None
-    names = [field.name for field in fields(Pictures)]
-    return Pictures(**read_npz(path, "a study's pictures", *names))
+    return Pictures(**read_npz(path, "a study's pictures", *(field.name for field in fields(Pictures))))
 
 
 def _path(folder: str, key: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import sqlite3
@@ -14,7 +15,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import DataError, check_number, shown
 from workbench.files.reading import reading
 from workbench.files.writing import make_folder, write_atomically
-from workbench.study.plan.units import Row, Unit
+from workbench.study.plan.plan import Row, Unit
 
 __all__ = ["LEASE_SECONDS", "Store", "read_rows", "write_rows"]
 
@@ -45,12 +46,19 @@ CREATE TABLE IF NOT EXISTS claims (
 ) WITHOUT ROWID;
 """
 
+# What to do about an error of the database, by words of its message.
+_ADVICE = {
+    "full|disk I/O": " Free space on its disk, or use another file; finished units are kept.",
+    "readonly|unable to open": " Use a file in a writable folder.",
+    "not a database|malformed": " Use the store of a study, or a new file.",
+}
+
 # A checksum of the settings' names, stored as SQLite's user_version: when the names change, so do the keys.
 _NAMES = [field.name for kind in (Unit, ClientConfig, DefenceConfig, AttackConfig) for field in fields(kind)]
 _KNOWN_SETTINGS = zlib.crc32(" ".join(_NAMES).encode()) & (2**31 - 1)
 
 
-class Store:
+class Store(AbstractContextManager["Store"]):
     """The results of a study in a file that several processes may share.
 
     >>> import tempfile
@@ -93,26 +101,18 @@ class Store:
             self._connection.close()
             raise
 
-    def __enter__(self) -> Store:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __len__(self) -> int:
         return int(self._query("SELECT count(*) FROM results")[0][0])
 
-    def __repr__(self) -> str:
-        return f"Store({str(self.path)!r})"
-
     def close(self) -> None:
         """Release unfinished claims and close the file."""
-        if self._closed.is_set():
-            return
         self._closed.set()
         if self._renewal is not None:
             self._renewal.join()
-        # If this fails, the claims are still free: their process has ended.
+        # If this fails, for instance in a store that is closed already, the claims expire.
         with suppress(DataError):
             self._query("DELETE FROM claims WHERE owner = ?", self._owner)
         self._connection.close()
@@ -123,7 +123,8 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise DataError(f"store = '{self.path}' cannot be used: {error}.{_advice(str(error))}") from None
+            advice = next((advice for words, advice in _ADVICE.items() if re.search(words, str(error))), "")
+            raise DataError(f"store = '{self.path}' cannot be used: {error}.{advice}") from None
 
     def _query(self, sql: str, *values: object) -> list[Any]:
         """The rows of one statement, which is a transaction by itself."""
@@ -157,11 +158,12 @@ class Store:
 
     def rows(self, units: Iterable[Unit]) -> dict[str, Row]:
         """The rows of the finished units among these, by key."""
-        found: dict[str, Row] = {}
-        for key in {unit.key for unit in units}:
-            for settings, result in self._query("SELECT settings, result FROM results WHERE key = ?", key):
-                found[key] = {"key": key, "settings": json.loads(settings), **json.loads(result)}
-        return found
+        keys = json.dumps([unit.key for unit in units])
+        sql = "SELECT key, settings, result FROM results WHERE key IN (SELECT value FROM json_each(?))"
+        return {
+            key: {"key": key, "settings": json.loads(settings), **json.loads(result)}
+            for key, settings, result in self._query(sql, keys)
+        }
 
     def finish(self, unit: Unit, result: Row) -> bool:
         """Store a result; whether it is the first one of this unit."""
@@ -169,16 +171,13 @@ class Store:
 
     def add_rows(self, rows: Iterable[Row]) -> int:
         """Import rows, such as those of `read_rows`; how many were new."""
-        pairs = []
-        for row in rows:
-            result = {name: value for name, value in row.items() if name not in ("key", "settings")}
-            pairs.append((Unit.from_settings(row["settings"]), result))
-        return self._insert(pairs)
+        return self._insert([(Unit.from_settings(row["settings"]), row) for row in rows])
 
     def _insert(self, pairs: Sequence[tuple[Unit, Row]]) -> int:
         new = 0
         with self._writing():
-            for unit, result in pairs:
+            for unit, row in pairs:
+                result = {name: value for name, value in row.items() if name not in ("key", "settings")}
                 values = (unit.key, _text(unit.settings), _text(result))
                 new += self._connection.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", values).rowcount
                 self._connection.execute("DELETE FROM claims WHERE key = ?", (unit.key,))
@@ -227,16 +226,6 @@ def _is_alive(host: str, pid: int, expires: float) -> bool:
         # A process that this user may not signal runs; one that does not exist has ended.
         return isinstance(error, PermissionError)
     return True
-
-
-def _advice(reason: str) -> str:
-    if "full" in reason or "disk I/O" in reason:
-        return " Free space on its disk, or use another file; finished units are kept."
-    if "readonly" in reason or "unable to open" in reason:
-        return " Use a file in a writable folder."
-    if "not a database" in reason or "malformed" in reason:
-        return " Use the store of a study, or a new file."
-    return ""
 
 
 def _text(values: Row) -> str:

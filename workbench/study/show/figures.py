@@ -22,15 +22,14 @@ def write_figures(results: Results, folder: Path) -> None:
 
     A method whose pictures were not stored is left out.
     """
-    for setting in dict.fromkeys(line.entry.setting for line in results.lines):
-        pictures: dict[str, Pictures] = {}
-        for line in results.lines:
-            if line.entry.setting == setting and line.entry.units[0].task == "attack":
-                found = load_pictures(pictures_folder(folder), line.entry.units[0].key)
-                if found is not None:
-                    pictures[line.entry.method] = found
-        for name, png in _sheets(pictures).items():
-            stem = "_".join(setting.replace(",", " ").split())
+    pictures: dict[str, dict[str, Pictures]] = {}
+    for line in results.lines:
+        found = load_pictures(pictures_folder(folder), line.entry.units[0].key)
+        if found is not None:
+            pictures.setdefault(line.entry.setting, {})[line.entry.method] = found
+    for setting, by_method in pictures.items():
+        stem = "_".join(setting.replace(",", " ").split())
+        for name, png in _sheets(by_method).items():
             write_atomically(folder / f"{stem}_{name}.png", png)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import mean, stdev
 
-from workbench.study.plan.plan import Entry
-from workbench.study.plan.units import Row
+from workbench.study.plan.plan import Entry, Row
 
 __all__ = ["Estimate", "Line"]
 
@@ -18,16 +17,11 @@ class Estimate:
     """A mean over clients, and its standard error where there are several."""
 
     mean: float
-    error: float | None
-
-    @staticmethod
-    def of(values: Sequence[float]) -> Estimate | None:
-        if not values:
-            return None
-        return Estimate(mean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None)
+    error: float | None = None
 
     def text(self, digits: int) -> str:
-        return f"{self.mean:.{digits}f}" + ("" if self.error is None else f" ± {self.error:.{digits}f}")
+        """E.g. ``21.50 ± 0.65``; a whole number is shown without its error."""
+        return f"{self.mean:.{digits}f}" + (f" ± {self.error:.{digits}f}" if self.error is not None and digits else "")
 
 
 @dataclass(frozen=True)
@@ -38,18 +32,27 @@ class Line:
     rows: tuple[Row, ...]
 
     def estimate(self, measure: str) -> Estimate | None:
-        """The mean over clients of one measure; several seeds of a client count as one value, their mean."""
-        values: dict[tuple[int, ...], list[float]] = {}
+        """The mean over clients of one measure; several seeds of a client count as one value, their mean.
+
+        The measure ``deviation`` is the standard deviation of label errors over all units, as the paper reports it.
+        """
+        by_client: dict[tuple[int, ...], list[float]] = {}
         for row in self.rows:
             value = _value(row, measure, self.entry.method)
             if value is not None:
-                values.setdefault(tuple(row["settings"]["clients"]), []).append(value)
-        return Estimate.of([mean(of_client) for of_client in values.values()])
+                by_client.setdefault(tuple(row["settings"]["clients"]), []).append(value)
+        if measure == "deviation":
+            values = list(chain(*by_client.values()))
+            return Estimate(stdev(values)) if len(values) > 1 else None
+        means = [mean(values) for values in by_client.values()]
+        if not means:
+            return None
+        return Estimate(mean(means), stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None)
 
-    def deviation(self, measure: str) -> float | None:
-        """The standard deviation over all units, as the paper reports it for labels."""
-        values = [value for row in self.rows if (value := _value(row, measure, self.entry.method)) is not None]
-        return stdev(values) if len(values) > 1 else None
+    def published(self, measure: str) -> Estimate | None:
+        """What the paper reports for a measure."""
+        number = self.entry.published.get(measure)
+        return None if number is None else Estimate(number)
 
     @property
     def units_text(self) -> str:
@@ -59,7 +62,12 @@ class Line:
 
 
 # Measures whose name in a row differs.
-_ROW_NAMES = {"recovered": "recovered_percent", "accuracy": "accuracy_percent", "errors": "label_errors"}
+_ROW_NAMES = {
+    "recovered": "recovered_percent",
+    "accuracy": "accuracy_percent",
+    "errors": "label_errors",
+    "deviation": "label_errors",
+}
 
 
 def _value(row: Row, measure: str, method: str) -> float | None:

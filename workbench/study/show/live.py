@@ -9,11 +9,10 @@ from statistics import mean
 from typing import Any
 
 from workbench.progress import duration
-from workbench.study.plan.plan import Plan
-from workbench.study.plan.units import Row
+from workbench.study.plan.plan import Plan, Row
 from workbench.study.show.results import Results
 
-__all__ = ["Progress", "duration", "progress_for"]
+__all__ = ["Progress", "progress_for"]
 
 
 def _numbers(row: Row) -> str:
@@ -50,6 +49,7 @@ class Progress:
         self._before = self._num_done
         self._started = time.monotonic()
         self._last = 0.0
+        self.start()
 
     @property
     def _num_done(self) -> int:
@@ -87,9 +87,6 @@ class Progress:
         rest = "" if left is None or done == all_units else f", about {duration(left)} left"
         return f"{done} of {all_units} units{rest}"
 
-    def _results(self) -> Results:
-        return Results(self._plan, self._rows)
-
     def wait(self, others: int) -> None:
         """Show that only units which other processes are measuring are left."""
         self._show(f"waiting for {others} units that other processes are measuring")
@@ -112,12 +109,8 @@ class _Log(Progress):
     interval = 2.0
     _waits_for = 0
 
-    def update(self, row: Row) -> None:
-        self._waits_for = 0
-        super().update(row)
-
     def wait(self, others: int) -> None:
-        if not self._waits_for:
+        if others != self._waits_for:
             _write(f"Waiting for {others} units that other processes are measuring.\n")
         self._waits_for = others
 
@@ -140,7 +133,7 @@ class _Terminal(Progress):
 
     def _draw(self, latest: str) -> None:
         columns, height = shutil.get_terminal_size()
-        lines = str(self._results()).splitlines()
+        lines = str(Results(self._plan, self._rows)).splitlines()
         # Lines that wrap or scroll could not be drawn over.
         if len(lines) > height - 4:
             lines = [*lines[: height - 5], "..."]
@@ -166,7 +159,7 @@ class _Widget(Progress):
 
     def _draw(self, latest: str) -> None:
         line = f"{self.line()}{'; ' if latest else ''}{latest}"
-        self.widget.value = f"{self._results()._repr_html_()}<p>{line}</p>"
+        self.widget.value = f"{Results(self._plan, self._rows)._repr_html_()}<p>{line}</p>"
 
 
 def progress_for(progress: str, plan: Plan, rows: dict[str, Row], width: int) -> Progress:
@@ -179,9 +172,7 @@ def progress_for(progress: str, plan: Plan, rows: dict[str, Row], width: int) ->
     if progress == "auto":
         progress = "widget" if _in_notebook() else "text"
     text = _Terminal if sys.stdout.isatty() else _Log
-    shown = {"none": Progress, "widget": _Widget, "text": text}[progress](plan, rows, width)
-    shown.start()
-    return shown
+    return {"none": Progress, "widget": _Widget, "text": text}[progress](plan, rows, width)
 
 
 def _in_notebook() -> bool:

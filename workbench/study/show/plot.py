@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -42,7 +41,6 @@ def draw(title: str, kind: str, lines: Sequence[Line]) -> Figure:
     figure = Figure(
         figsize=(max(6.0, 2.2 + 1.15 * len(settings)), 3.0 * len(panels) + 0.9), layout="constrained", dpi=130
     )
-    FigureCanvasAgg(figure)
     for axes, (measure, label) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
         _panel(axes, trained if measure == "accuracy" else attacks, settings, measure)
         axes.set_ylabel(label)
@@ -81,9 +79,8 @@ def _panel(axes: Axes, lines: list[Line], settings: list[str], measure: str) -> 
         if measure in line.entry.published:
             axes.plot(at, line.entry.published[measure], marker="x", markersize=6, **style)
     axes.set_xticks(range(len(settings)), settings, rotation=20 if max(map(len, settings)) > 9 else 0)
-    axes.set_xlim(-0.6, len(settings) - 0.4)
+    axes.set(xlim=(-0.6, len(settings) - 0.4), axisbelow=True)
     axes.grid(axis="y", linewidth=0.4, alpha=0.6)
-    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -99,7 +96,6 @@ def draw_over_time(lines: Sequence[Line]) -> Figure:
     settings = list(dict.fromkeys(line.entry.setting for line in lines))
     methods = list(dict.fromkeys(line.entry.method for line in lines))
     figure = Figure(figsize=(max(6.5, 4.5 * len(settings)), 6.4), layout="constrained", dpi=130)
-    FigureCanvasAgg(figure)
     grid = figure.subplots(2, len(settings), squeeze=False, sharex="col")
     for line in lines:
         seconds, psnr, recovered, num_clients = _mean_curve(line)
@@ -112,8 +108,7 @@ def draw_over_time(lines: Sequence[Line]) -> Figure:
     for column, setting in zip(grid.T, settings, strict=True):
         column[0].set_title(f"{setting} (clients in brackets)", fontsize="medium")
         column[0].set_ylabel("recovered (%)")
-        column[1].set_ylabel("PSNR (dB)")
-        column[1].set_xlabel("seconds per client")
+        column[1].set(ylabel="PSNR (dB)", xlabel="seconds per client")
         column[0].legend(frameon=False, fontsize="small")
         for axes in column:
             axes.set_xscale("log")

@@ -6,66 +6,43 @@ import csv
 import html
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ConfigError, check_choice
 from workbench.files.writing import write_atomically
-from workbench.study.plan.plan import Plan
-from workbench.study.plan.units import Row
-from workbench.study.show.lines import Line
+from workbench.study.plan.plan import Plan, Row
+from workbench.study.show.lines import Estimate, Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "Results"]
+__all__ = ["FORMATS", "PICTURES", "Results", "text_table"]
 
 
-def _mean(measure: str, digits: int) -> Callable[[Line], str]:
-    def text(line: Line) -> str:
-        estimate = line.estimate(measure)
-        return "" if estimate is None else estimate.text(digits)
-
-    return text
-
-
-def _deviation(line: Line) -> str:
-    deviation = line.deviation("errors")
-    return "" if deviation is None else f"{deviation:.2f}"
-
-
-def _seconds(line: Line) -> str:
-    seconds = line.estimate("seconds")
-    return "" if seconds is None else f"{seconds.mean:.0f}"
-
-
-def _published(measure: str, digits: int) -> Callable[[Line], str]:
-    return lambda line: f"{line.entry.published[measure]:.{digits}f}" if measure in line.entry.published else ""
-
-
-# For each kind of table, the columns' heads and how to write a line's cell.
-_COLUMNS: dict[str, dict[str, Callable[[Line], str]]] = {
+# For each kind of table, the columns' heads, each with its measure and the number of digits.
+_COLUMNS = {
     "images": {
-        "recovered %": _mean("recovered", 1),
-        "PSNR dB": _mean("psnr", 2),
-        "SSIM": _mean("ssim", 3),
-        "label errors": _mean("errors", 1),
-        "accuracy %": _mean("accuracy", 1),
-        "seconds": _seconds,
+        "recovered %": ("recovered", 1),
+        "PSNR dB": ("psnr", 2),
+        "SSIM": ("ssim", 3),
+        "label errors": ("errors", 1),
+        "accuracy %": ("accuracy", 1),
+        "seconds": ("seconds", 0),
     },
-    "labels": {"label errors": _mean("errors", 2), "sd": _deviation},
-    "seconds": {"seconds": _mean("seconds", 1)},
+    "labels": {"label errors": ("errors", 2), "sd": ("deviation", 2)},
+    "seconds": {"seconds": ("seconds", 1)},
 }
-# The paper's numbers: measure to head and digits.
-_PAPER_HEADS = {
-    "recovered": ("paper: %", 1),
-    "psnr": ("paper: dB", 1),
-    "errors": ("paper: errors", 1),
-    "deviation": ("paper: sd", 2),
-    "seconds": ("paper: seconds", 0),
-    "accuracy": ("paper: accuracy", 2),
+# The columns of the paper's numbers.
+_PAPER_COLUMNS = {
+    "paper: %": ("recovered", 1),
+    "paper: dB": ("psnr", 1),
+    "paper: errors": ("errors", 1),
+    "paper: sd": ("deviation", 2),
+    "paper: seconds": ("seconds", 0),
+    "paper: accuracy": ("accuracy", 2),
 }
 _MEASURES = ("recovered", "psnr", "ssim", "errors", "accuracy", "seconds", "peak_memory")
 
@@ -79,6 +56,7 @@ class Results:
     def __init__(self, plan: Plan, rows: Mapping[str, Row]) -> None:
         """Collect the plan's rows; ``rows`` are by key."""
         self.plan = plan
+        self._notes = ("Mean ± standard error over clients.", *plan.notes)
         lines = [
             Line(entry, tuple(rows[unit.key] for unit in entry.units if unit.key in rows)) for entry in plan.entries
         ]
@@ -87,32 +65,26 @@ class Results:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The heads of the columns, and the cells of every line; columns without any value are left out."""
-        columns: dict[str, Callable[[Line], str]] = {
-            "setting": lambda line: line.entry.setting,
-            "method": lambda line: line.entry.method,
-            "units": lambda line: line.units_text,
-            **_COLUMNS[self.plan.measure],
-            **{head: _published(measure, digits) for measure, (head, digits) in _PAPER_HEADS.items()},
+        columns = {
+            "setting": [line.entry.setting for line in self.lines],
+            "method": [line.entry.method for line in self.lines],
+            "units": [line.units_text for line in self.lines],
+        }
+        numbers = {
+            head: _cells([line.estimate(measure) for line in self.lines], digits)
+            for head, (measure, digits) in _COLUMNS[self.plan.measure].items()
         }
         if self.plan.measure == "images" and all(unit.labels != "recovered" for unit in self.plan.shown_units.values()):
             # Known labels have no errors.
-            del columns["label errors"]
-        filled = {head: [write(line) for line in self.lines] for head, write in columns.items()}
-        filled = {head: cells for head, cells in filled.items() if head in ("setting", "method", "units") or any(cells)}
-        return list(filled), [list(cells) for cells in zip(*filled.values(), strict=True)]
+            del numbers["label errors"]
+        for head, (measure, digits) in _PAPER_COLUMNS.items():
+            numbers[head] = _cells([line.published(measure) for line in self.lines], digits)
+        columns |= {head: cells for head, cells in numbers.items() if any(cells)}
+        return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
 
     def __str__(self) -> str:
         heads, body = self.cells()
-        widths = [max(map(len, column)) for column in zip(heads, *body, strict=True)]
-        texts = [
-            "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-            for cells in (heads, *body)
-        ]
-        rule = "-" * max(map(len, texts))
-        return "\n".join([self.plan.title, "", texts[0], rule, *texts[1:], *self._footnotes("")])
-
-    def _footnotes(self, before: str) -> list[str]:
-        return ["", *(f"{before}{note}" for note in ("Mean ± standard error over clients.", *self.plan.notes))]
+        return "\n".join([self.plan.title, "", text_table([heads, *body]), "", *self._notes])
 
     def markdown(self) -> str:
         """The table in Markdown."""
@@ -123,7 +95,8 @@ class Results:
                 f"**{self.plan.title}**",
                 "",
                 *(f"| {' | '.join(cells)} |" for cells in lines),
-                *self._footnotes(""),
+                "",
+                *self._notes,
                 "",
             ]
         )
@@ -151,7 +124,7 @@ class Results:
                 estimate = line.estimate(measure)
                 record[measure] = estimate and estimate.mean
                 record[f"{measure}_error"] = estimate and estimate.error
-            record |= {f"paper_{name}": line.entry.published.get(name) for name in _PAPER_HEADS}
+            record |= {f"paper_{name}": line.entry.published.get(name) for name, _ in _PAPER_COLUMNS.values()}
             records.append(record)
         used = [name for name in (records[0] if records else {}) if any(r[name] is not None for r in records)]
         return [{name: record[name] for name in used} for record in records]
@@ -180,7 +153,7 @@ class Results:
                 *lines[1:],
                 r"\bottomrule",
                 r"\end{tabular}",
-                *self._footnotes("% ")[1:],
+                *(f"% {note}" for note in self._notes),
                 "",
             ]
         )
@@ -192,10 +165,9 @@ class Results:
             "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
             for cells in body
         )
-        notes = " ".join(self._footnotes("")[1:])
         return (
             f"<b>{html.escape(self.plan.title)}</b><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{lines}</tbody></table><small>{html.escape(notes)}</small>"
+            f"<tbody>{lines}</tbody></table><small>{html.escape(' '.join(self._notes))}</small>"
         )
 
     def figure(self) -> Figure:
@@ -214,7 +186,30 @@ class Results:
         """Write a file; its ending gives the format: .md, .csv, .tex, .txt, .html, .png, .svg or .pdf."""
         file = Path(path)
         kind = check_choice("the ending of the file", file.suffix, FORMATS)
-        write_atomically(file, FORMATS[kind](self))
+        if kind in _TEXTS:
+            content = _TEXTS[kind](self).encode()
+        else:
+            picture = io.BytesIO()
+            self.figure().savefig(picture, format=kind[1:])
+            content = picture.getvalue()
+        write_atomically(file, content)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as aligned text, with a line below the first one.
+
+    >>> print(text_table([("method", "PSNR"), ("fedsgd", "21.50 dB")]))
+    method  PSNR
+    ----------------
+    fedsgd  21.50 dB
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _cells(estimates: Sequence[Estimate | None], digits: int) -> list[str]:
+    return ["" if estimate is None else estimate.text(digits) for estimate in estimates]
 
 
 def _latex(text: str) -> str:
@@ -223,26 +218,12 @@ def _latex(text: str) -> str:
     return text
 
 
-def _text(make: Callable[[Results], str]) -> Callable[[Results], bytes]:
-    return lambda results: make(results).encode()
-
-
-def _picture(kind: str) -> Callable[[Results], bytes]:
-    def make(results: Results) -> bytes:
-        content = io.BytesIO()
-        results.figure().savefig(content, format=kind)
-        return content.getvalue()
-
-    return make
-
-
-FORMATS: dict[str, Callable[[Results], bytes]] = {
-    ".md": _text(Results.markdown),
-    ".csv": _text(Results.csv),
-    ".tex": _text(Results.latex),
-    ".txt": _text(lambda results: f"{results}\n"),
-    ".html": _text(lambda results: f"<!doctype html><meta charset='utf-8'>{results._repr_html_()}"),
-    ".png": _picture("png"),
-    ".svg": _picture("svg"),
-    ".pdf": _picture("pdf"),
+_TEXTS: dict[str, Callable[[Results], str]] = {
+    ".md": Results.markdown,
+    ".csv": Results.csv,
+    ".tex": Results.latex,
+    ".txt": lambda results: f"{results}\n",
+    ".html": lambda results: f"<!doctype html><meta charset='utf-8'>{results._repr_html_()}",
 }
+PICTURES = (".png", ".svg", ".pdf")
+FORMATS = (*_TEXTS, *PICTURES)
