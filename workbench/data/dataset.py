@@ -151,9 +151,7 @@ class Dataset:
         """
         index = check_count("client index", index, minimum=0, maximum=self.num_clients - 1)
         images, labels = self.pictures(index)
-        if num_images is None:
-            num_images = len(images)
-        num_images = check_count("num_images", num_images)
+        num_images = check_count("num_images", len(images) if num_images is None else num_images)
         if num_images > len(images):
             raise DataError(
                 f"num_images = {num_images} is more than the {len(images)} images of client {index} of {self.name}; "
@@ -161,8 +159,8 @@ class Dataset:
             )
         chosen = np.arange(num_images)
         if seed is not None:
-            seed = check_count("seed", seed, minimum=0)
-            chosen = np.random.default_rng([seed, index]).choice(len(images), num_images, replace=False)
+            rng = np.random.default_rng([check_count("seed", seed, minimum=0), index])
+            chosen = rng.choice(len(images), num_images, replace=False)
         return ClientData(
             images=images[chosen],
             labels=labels[chosen],
