@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.data.dataset import CIFAR100_NORMALIZATION, Dataset, check_labels, groups_of_pictures, shuffled_groups
-from workbench.data.download import fetch
 from workbench.errors import DataError
-from workbench.files.cache import cache_folder
+from workbench.files.cache import cache_folder, fetch
 from workbench.files.reading import existing_path, read_npz, reading
 
 __all__ = ["CLASS_NAMES", "load_cifar100"]
