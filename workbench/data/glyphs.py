@@ -65,7 +65,6 @@ def load_glyphs(seed: int = 0) -> Dataset:
     >>> load_glyphs().client(0)
     ClientData(glyphs, client 0: 50 images of 28x28x1, 24 classes present)
     """
-    seed = check_count("seed", seed, minimum=0)
     return Dataset(
         name="glyphs",
         image_shape=(SIDE, SIDE, 1),
@@ -73,7 +72,7 @@ def load_glyphs(seed: int = 0) -> Dataset:
         normalization=FEMNIST_NORMALIZATION,
         psnr_threshold=20.0,
         num_clients=NUM_WRITERS,
-        pictures=partial(_writer_pictures, seed),
+        pictures=partial(_writer_pictures, check_count("seed", seed, minimum=0)),
     )
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from PIL import Image
 
 from workbench.attack.matching import psnr_matrix
-from workbench.data.dataset import ClientData
-from workbench.data.truth import Truth
+from workbench.data.dataset import ClientData, Truth
 from workbench.errors import ConfigError, check_count
 from workbench.files.writing import write_atomically
 from workbench.metrics import score

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from workbench.data.dataset import ClientData
-from workbench.data.truth import Truth
+from workbench.data.dataset import ClientData, Truth
 from workbench.errors import ConfigError, DataError
 from workbench.metrics import score
 from workbench.views import render

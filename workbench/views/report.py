@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from workbench.attack.attack import Reconstruction
 from workbench.config import AttackConfig, ClientConfig
-from workbench.data.dataset import ClientData
-from workbench.data.truth import Truth
+from workbench.data.dataset import ClientData, Truth
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
 from workbench.metrics import Score, label_errors, score
