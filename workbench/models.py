@@ -125,10 +125,9 @@ def mlp(
     ('Dense_0', 'Dense_1', 'last_layer')
     """
     try:
-        hidden = tuple(widths)
+        widths = tuple(check_count("widths", width) for width in widths)
     except TypeError:
         raise ConfigError(f"widths = {shown(widths)} must be a sequence with the width of each hidden layer.") from None
-    widths = tuple(check_count("widths", width) for width in hidden)
     image_shape = check_image_shape(image_shape)
     num_classes = check_count("num_classes", num_classes, minimum=2)
     names = [*(f"Dense_{i}" for i in range(len(widths))), "last_layer"]
