@@ -15,7 +15,6 @@ from workbench.config import AttackConfig, ClientConfig
 from workbench.data import ClientData, Dataset, dataset_from_folder, load_dataset
 from workbench.errors import ConfigError
 from workbench.federated import Observation, aggregate, client_update
-from workbench.models import Model
 from workbench.settings import setting, settings_of
 
 __all__ = ["DATASETS", "NETWORKS", "Target", "is_same_update"]
@@ -70,11 +69,10 @@ class Target:
         like = {"cifar100": "cifar100", "photos": "cifar100", "folder": "cifar100"}.get(self.dataset, "femnist")
         return AttackConfig.preset(preset, dataset=like, **changes)
 
-    def load(self) -> tuple[Model, list[ClientData]]:
+    def load(self) -> tuple[models.Model, list[ClientData]]:
         """The network and the clients."""
         dataset = self._dataset()
-        default = "femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn"
-        name = self.network or default
+        name = self.network or ("femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn")
         options = {"image_shape": dataset.image_shape} if name == "mlp" else {}
         model = models.build(name, num_classes=dataset.num_classes, **options)
         indices = range(self.index, self.index + self.num_clients)
@@ -87,7 +85,7 @@ class Target:
             raise ConfigError("dataset = 'folder' needs --data PATH, a folder with one sub-folder of pictures a class.")
         return dataset_from_folder(self.data, images_per_client=self.num_images)
 
-    def observe(self, model: Model, clients: Sequence[ClientData]) -> Observation:
+    def observe(self, model: models.Model, clients: Sequence[ClientData]) -> Observation:
         """What the server sees: of several clients, their aggregate."""
         weights = model.init(self.seed)
         updates = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -300,10 +299,8 @@ def groups_of_pictures(
     images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]]
 ) -> Callable[[int], tuple[NDArray[Any], NDArray[np.int32]]]:
     """``Dataset.pictures`` for images [n, H, W, C] and labels [n], given each client's indices into them."""
-    return partial(_group_of_pictures, images, labels, groups)
 
+    def pictures(client: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        return images[groups[client]], labels[groups[client]]
 
-def _group_of_pictures(
-    images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]], client: int
-) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    return images[groups[client]], labels[groups[client]]
+    return pictures
