@@ -104,13 +104,11 @@ def check_count(field: str, value: object, *, minimum: int = 1, maximum: int | N
     """
     bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
     wrong = ConfigError(f"{field} = {shown(value)} must be a whole number {bounds}.")
-    if isinstance(value, bool):
-        raise wrong
     try:
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise wrong from None
-    if count < minimum or (maximum is not None and count > maximum):
+    if isinstance(value, bool) or count < minimum or (maximum is not None and count > maximum):
         raise wrong
     return count
 
@@ -130,13 +128,8 @@ def check_number(
     ...
     workbench.errors.ConfigError: learning_rate = -1.0 must be a finite number greater than 0.
     """
-    bounds = []
-    if above > -math.inf:
-        bounds.append(f"greater than {above:g}")
-    if minimum > -math.inf:
-        bounds.append(f"at least {minimum:g}")
-    if maximum < math.inf:
-        bounds.append(f"at most {maximum:g}")
+    limits = {"greater than": above, "at least": minimum, "at most": maximum}
+    bounds = [f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit)]
     wrong = ConfigError(f"{field} = {shown(value)} must be a finite number{' ' * bool(bounds)}{' and '.join(bounds)}.")
     # A boolean, a string or an array with one entry would convert, but is probably a mistake.
     if isinstance(value, bool | np.bool | str | bytes) or getattr(value, "shape", ()) != ():

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from workbench.attack.matching import assign, combine_epochs, psnr_matrix
 from workbench.config import COMBINATIONS
-from workbench.data.dataset import ClientData
-from workbench.data.truth import Truth
+from workbench.data import ClientData, Truth
 from workbench.errors import DataError
 
 __all__ = ["Score", "averaging_curves", "label_errors", "score"]
@@ -95,16 +94,17 @@ def ssim(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     from skimage.metrics import structural_similarity
 
     window = min(7, *(side - (side + 1) % 2 for side in first.shape[:2]))
-    similarity = structural_similarity(  # type: ignore[no-untyped-call]
-        first,
-        second,
-        data_range=1.0,
-        channel_axis=-1,
-        win_size=window,
-        # A window of one pixel has no sample covariance.
-        use_sample_covariance=window > 1,
+    return float(
+        structural_similarity(  # type: ignore[no-untyped-call]
+            first,
+            second,
+            data_range=1.0,
+            channel_axis=-1,
+            win_size=window,
+            # A window of one pixel has no sample covariance.
+            use_sample_covariance=window > 1,
+        )
     )
-    return float(similarity)
 
 
 def label_errors(true_counts: ArrayLike, recovered_counts: ArrayLike) -> float:

@@ -57,8 +57,10 @@ def _lecun_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return jnp.asarray(draws / math.sqrt(variance * math.prod(shape[:-1])), jnp.float32)
 
 
+# Cached, because JAX compiles anew for every network that is another object.
+@lru_cache(maxsize=64)
 def _from_chain(
-    name: str, image_shape: tuple[int, int, int], layers: tuple[Layer, ...], options: dict[str, Any]
+    name: str, image_shape: tuple[int, int, int], layers: tuple[Layer, ...], options: tuple[tuple[str, Any], ...]
 ) -> Model:
     return Model(
         name=name,
@@ -69,23 +71,14 @@ def _from_chain(
         apply=partial(chain.logits, layers),
         features=partial(chain.features, layers),
         chain=layers,
-        options=tuple(sorted(options.items())),
+        options=options,
     )
 
 
 def _cnn(
     name: str, image_shape: tuple[int, int, int], channels: int, second_kernel: int, hidden: int, num_classes: int
 ) -> Model:
-    # Checked before the cache, for which 62.0 and 62 are the same key.
-    return _cached_cnn(
-        name, image_shape, channels, second_kernel, hidden, check_count("num_classes", num_classes, minimum=2)
-    )
-
-
-@lru_cache(maxsize=64)
-def _cached_cnn(
-    name: str, image_shape: tuple[int, int, int], channels: int, second_kernel: int, hidden: int, num_classes: int
-) -> Model:
+    num_classes = check_count("num_classes", num_classes, minimum=2)
     height, width, input_channels = image_shape
     # With padding 1, a 3 x 3 kernel keeps the size and a 1 x 1 kernel adds a border of 1.
     grown = 3 - second_kernel
@@ -96,7 +89,7 @@ def _cached_cnn(
         Layer("Dense_0", (flat, hidden)),
         Layer("last_layer", (hidden, num_classes), relu=False),
     )
-    return _from_chain(name, image_shape, layers, {"num_classes": num_classes})
+    return _from_chain(name, image_shape, layers, (("num_classes", num_classes),))
 
 
 def femnist_cnn(num_classes: int = 62) -> Model:
@@ -123,17 +116,6 @@ def cifar100_cnn_printed(num_classes: int = 100) -> Model:
     return _cnn("cifar100_cnn_printed", (32, 32, 3), 64, 1, 200, num_classes)
 
 
-@lru_cache(maxsize=64)
-def _cached_mlp(image_shape: tuple[int, int, int], widths: tuple[int, ...], num_classes: int) -> Model:
-    sizes = (math.prod(image_shape), *widths, num_classes)
-    names = [*(f"Dense_{i}" for i in range(len(widths))), "last_layer"]
-    layers = tuple(
-        Layer(name, shape, relu=name != "last_layer") for name, shape in zip(names, pairwise(sizes), strict=True)
-    )
-    options = {"image_shape": image_shape, "widths": widths, "num_classes": num_classes}
-    return _from_chain("mlp", image_shape, layers, options)
-
-
 def mlp(
     image_shape: tuple[int, int, int] = (28, 28, 1), widths: tuple[int, ...] = (100,), num_classes: int = 62
 ) -> Model:
@@ -143,14 +125,16 @@ def mlp(
     ('Dense_0', 'Dense_1', 'last_layer')
     """
     try:
-        hidden = tuple(widths)
+        widths = tuple(check_count("widths", width) for width in widths)
     except TypeError:
         raise ConfigError(f"widths = {shown(widths)} must be a sequence with the width of each hidden layer.") from None
-    return _cached_mlp(
-        check_image_shape(image_shape),
-        tuple(check_count("widths", width) for width in hidden),
-        check_count("num_classes", num_classes, minimum=2),
-    )
+    image_shape = check_image_shape(image_shape)
+    num_classes = check_count("num_classes", num_classes, minimum=2)
+    names = [*(f"Dense_{i}" for i in range(len(widths))), "last_layer"]
+    shapes = pairwise((math.prod(image_shape), *widths, num_classes))
+    layers = tuple(Layer(name, shape, relu=name != "last_layer") for name, shape in zip(names, shapes, strict=True))
+    options = (("image_shape", image_shape), ("num_classes", num_classes), ("widths", widths))
+    return _from_chain("mlp", image_shape, layers, options)
 
 
 _BUILDERS: dict[str, Callable[..., Model]] = {

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+import numpy as np
+
+from workbench import models
 from workbench.config import AttackConfig, ClientConfig
+from workbench.data import ClientData, Dataset, dataset_from_folder, load_dataset
 from workbench.errors import ConfigError
+from workbench.federated import Observation, aggregate, client_update
 from workbench.settings import setting, settings_of
-
-if TYPE_CHECKING:
-    from workbench.data import ClientData, Dataset
-    from workbench.federated import Observation
-    from workbench.models import Model
 
 __all__ = ["DATASETS", "NETWORKS", "Target", "is_same_update"]
 
@@ -68,31 +69,24 @@ class Target:
         like = {"cifar100": "cifar100", "photos": "cifar100", "folder": "cifar100"}.get(self.dataset, "femnist")
         return AttackConfig.preset(preset, dataset=like, **changes)
 
-    def load(self) -> tuple[Model, list[ClientData]]:
+    def load(self) -> tuple[models.Model, list[ClientData]]:
         """The network and the clients."""
-        from workbench import models
-
         dataset = self._dataset()
-        default = "femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn"
-        name = self.network or default
+        name = self.network or ("femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn")
         options = {"image_shape": dataset.image_shape} if name == "mlp" else {}
         model = models.build(name, num_classes=dataset.num_classes, **options)
         indices = range(self.index, self.index + self.num_clients)
         return model, [dataset.client(index, self.num_images) for index in indices]
 
     def _dataset(self) -> Dataset:
-        from workbench.data import dataset_from_folder, load_dataset
-
         if self.dataset != "folder":
             return load_dataset(self.dataset, path=self.data)
         if self.data is None:
             raise ConfigError("dataset = 'folder' needs --data PATH, a folder with one sub-folder of pictures a class.")
         return dataset_from_folder(self.data, images_per_client=self.num_images)
 
-    def observe(self, model: Model, clients: Sequence[ClientData]) -> Observation:
+    def observe(self, model: models.Model, clients: Sequence[ClientData]) -> Observation:
         """What the server sees: of several clients, their aggregate."""
-        from workbench.federated import aggregate, client_update
-
         weights = model.init(self.seed)
         updates = [
             client_update(model, weights, client, self.client, seed=self.seed + number)
@@ -115,9 +109,6 @@ class Target:
 
 def is_same_update(first: Observation, second: Observation) -> bool:
     """Equal but for rounding, which differs between machines."""
-    import jax
-    import numpy as np
-
     ours, theirs = (
         [np.asarray(leaf) for leaf in jax.tree.leaves(observation.gradient_sum)] for observation in (first, second)
     )

@@ -13,11 +13,11 @@ from workbench.errors import DataError, shown
 
 __all__ = ["Shapes", "Weights", "check_floats", "check_shapes", "check_weights", "shapes_of"]
 
+# Layer name to its arrays, usually ``kernel`` and ``bias``.
 Weights = dict[str, dict[str, Any]]
-"""Layer name to its arrays, usually ``kernel`` and ``bias``."""
 
+# Layer name to the shapes of its arrays.
 Shapes = dict[str, dict[str, tuple[int, ...]]]
-"""Layer name to the shapes of its arrays."""
 
 
 def shapes_of(weights: Any) -> Shapes:
@@ -70,8 +70,6 @@ def check_floats(field: str, array: Any) -> NDArray[np.float32]:
 def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> None:
     """Check that the weights have the arrays and shapes of ``owner``."""
     found = shapes_of(weights)
-    if found == right:
-        return
     for layer in sorted(found.keys() | right.keys()):
         for name in sorted(found.get(layer, {}).keys() | right.get(layer, {}).keys()):
             here, there = (shapes.get(layer, {}).get(name) for shapes in (found, right))

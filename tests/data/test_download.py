@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import workbench
-from workbench.data.download import fetch
 from workbench.errors import DataError
-from workbench.files.cache import cache_folder
+from workbench.files.cache import cache_folder, fetch
 
 CONTENT = bytes(range(256)) * 4096
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -21,7 +20,7 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 FETCH = """
 import sys
 from pathlib import Path
-from workbench.data.download import fetch
+from workbench.files.cache import fetch
 url, md5, folder = sys.argv[1:]
 print(fetch(url, md5, Path(folder)))
 """

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import workbench as wb
 from workbench.data import Normalization
-from workbench.federated.defences import draw_like, example_keys, is_kept, step_keys
+from workbench.federated.defences import draw_like, is_kept, step_keys
 from workbench.randomness import laplacian, named_key, normal
 
 NETWORKS = {
@@ -160,7 +160,7 @@ def update_by_hand(model, start, client, config, order):
                 defence,
                 gradients,
                 keys[epoch, b],
-                example_keys(keys[epoch, b], size)[: len(batch)],
+                jax.random.split(keys[epoch, b], size)[: len(batch)],
                 draw=lambda key: in_float64(jitted_draw(key)),
             )
             weights = jax.tree.map(lambda w, g: w - config.learning_rate * g, weights, gradient)

@@ -6,11 +6,10 @@ import os
 
 from workbench.data.cifar100 import load_cifar100
 from workbench.data.custom import dataset_from_arrays, dataset_from_folder
-from workbench.data.dataset import ClientData, Dataset, Normalization
+from workbench.data.dataset import ClientData, Dataset, Normalization, Truth
 from workbench.data.femnist import femnist_from_rows, load_femnist
 from workbench.data.glyphs import load_glyphs
 from workbench.data.photos import load_photos
-from workbench.data.truth import Truth
 from workbench.errors import ConfigError, check_choice
 
 __all__ = [

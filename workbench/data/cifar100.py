@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.data.dataset import CIFAR100_NORMALIZATION, Dataset, check_labels, groups_of_pictures, shuffled_groups
-from workbench.data.download import fetch
 from workbench.errors import DataError
-from workbench.files.cache import cache_folder
+from workbench.files.cache import cache_folder, fetch
 from workbench.files.reading import existing_path, read_npz, reading
 
 __all__ = ["CLASS_NAMES", "load_cifar100"]
@@ -22,9 +21,10 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
 MD5 = "03b5dce01913d631647c71ecec9e9cb8"
 IMAGES_PER_CLIENT = 50
 IMAGE_SHAPE = (32, 32, 3)
+# One image in the binary version: coarse class, fine class, then the red, green and blue planes.
 RECORD_BYTES = 2 + 3 * 32 * 32
-"""One image in the binary version: coarse class, fine class, then the red, green and blue planes."""
 
+# The 100 fine classes, in label order.
 _NAMES = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
 caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
@@ -35,7 +35,6 @@ squirrel streetcar sunflower sweet_pepper table tank telephone television tiger 
 wardrobe whale willow_tree wolf woman worm
 """
 CLASS_NAMES = tuple(_NAMES.split())
-"""The 100 fine classes, in label order."""
 
 EXPECTED = (
     "CIFAR-100's binary archive cifar-100-binary.tar.gz, the folder or the train.bin in it, or an .npz file with "
@@ -87,21 +86,21 @@ def _read_binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
 
 
 def _training_bytes(path: Path) -> bytes:
+    """The content of ``train.bin``, which is ``path`` itself, in this folder or in this archive."""
+    found = []
     if path.is_dir():
-        found = [path / name for name in ("train.bin", "cifar-100-binary/train.bin") if (path / name).is_file()]
-        if not found:
-            raise DataError(f"has no train.bin; expected {EXPECTED}.")
-        return found[0].read_bytes()
-    if path.suffix == ".bin":
-        return path.read_bytes()
-    training = None
-    with gzip.open(path) as unzipped:
-        with tarfile.open(fileobj=unzipped, mode="r|") as archive:
-            for member in archive:
-                if Path(member.name).name == "train.bin" and (content := archive.extractfile(member)):
-                    training = content.read()
-        # gzip verifies its checksum only when the end of the file is read.
-        unzipped.read()
-    if training is None:
+        candidates = (path / "train.bin", path / "cifar-100-binary" / "train.bin")
+        found = [file.read_bytes() for file in candidates if file.is_file()]
+    elif path.suffix == ".bin":
+        found = [path.read_bytes()]
+    else:
+        with gzip.open(path) as unzipped:
+            with tarfile.open(fileobj=unzipped, mode="r|") as archive:
+                for member in archive:
+                    if Path(member.name).name == "train.bin" and (content := archive.extractfile(member)):
+                        found.append(content.read())
+            # gzip verifies its checksum only when the end of the file is read.
+            unzipped.read()
+    if not found:
         raise DataError(f"has no train.bin; expected {EXPECTED}.")
-    return training
+    return found[0]

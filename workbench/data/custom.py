@@ -24,8 +24,8 @@ from workbench.files.reading import existing_path, reading
 __all__ = ["dataset_from_arrays", "dataset_from_folder"]
 
 
+# Larger labels without class names are probably a mistake.
 MAX_UNNAMED_CLASSES = 10_000
-"""Larger labels without class names are probably a mistake."""
 
 
 def dataset_from_arrays(

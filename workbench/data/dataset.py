@@ -1,11 +1,10 @@
-"""The types shared by all data sets: `Normalization`, `ClientData`, `Dataset`."""
+"""The types shared by all data sets: `Normalization`, `ClientData`, `Truth`, `Dataset`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from workbench.errors import ConfigError, DataError, check_count, check_kind, check_number, shown
 
-__all__ = ["CIFAR100_NORMALIZATION", "FEMNIST_NORMALIZATION", "ClientData", "Dataset", "Normalization"]
+__all__ = ["CIFAR100_NORMALIZATION", "FEMNIST_NORMALIZATION", "ClientData", "Dataset", "Normalization", "Truth"]
 
 
 @dataclass(frozen=True)
@@ -118,6 +117,65 @@ class ClientData:
 
 
 @dataclass(frozen=True, eq=False)
+class Truth:
+    """The clients behind one update, as one set of images; empty if the truth is not known.
+
+    >>> from workbench.data import load_dataset
+    >>> clients = [load_dataset("glyphs").client(index, num_images=4) for index in (0, 1)]
+    >>> Truth.of(clients).images.shape
+    (8, 28, 28, 1)
+    >>> bool(Truth.of(None))
+    False
+    """
+
+    clients: tuple[ClientData, ...] = ()
+
+    @staticmethod
+    def of(truth: ClientData | Iterable[ClientData] | None) -> Truth:
+        """The truth from one client, several clients, or None if it is not known."""
+        if truth is None:
+            return Truth()
+        clients = tuple(truth) if isinstance(truth, Iterable) else (truth,)
+        if not all(isinstance(client, ClientData) for client in clients):
+            raise DataError(f"truth = {shown(truth)} must be a ClientData, or a sequence of them for an aggregate.")
+        return Truth(clients)
+
+    def __iter__(self) -> Iterator[ClientData]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def images(self) -> NDArray[np.float32]:
+        """[A * N, H, W, C] pixels of all clients."""
+        return np.concatenate([client.images for client in self.clients])
+
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """[A * N] of all clients."""
+        return np.concatenate([client.labels for client in self.clients])
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        """[A, K] the number of images of each class that each client has."""
+        return np.stack([client.label_counts for client in self.clients])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.clients[0].class_names
+
+    @property
+    def psnr_threshold(self) -> float:
+        """The PSNR in dB above which an image counts as recovered."""
+        return self.clients[0].psnr_threshold
+
+    @property
+    def name(self) -> str:
+        return "; ".join(client.name for client in self.clients)
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Images grouped by client.
 
@@ -151,9 +209,7 @@ class Dataset:
         """
         index = check_count("client index", index, minimum=0, maximum=self.num_clients - 1)
         images, labels = self.pictures(index)
-        if num_images is None:
-            num_images = len(images)
-        num_images = check_count("num_images", num_images)
+        num_images = check_count("num_images", len(images) if num_images is None else num_images)
         if num_images > len(images):
             raise DataError(
                 f"num_images = {num_images} is more than the {len(images)} images of client {index} of {self.name}; "
@@ -161,8 +217,8 @@ class Dataset:
             )
         chosen = np.arange(num_images)
         if seed is not None:
-            seed = check_count("seed", seed, minimum=0)
-            chosen = np.random.default_rng([seed, index]).choice(len(images), num_images, replace=False)
+            rng = np.random.default_rng([check_count("seed", seed, minimum=0), index])
+            chosen = rng.choice(len(images), num_images, replace=False)
         return ClientData(
             images=images[chosen],
             labels=labels[chosen],
@@ -243,10 +299,8 @@ def groups_of_pictures(
     images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]]
 ) -> Callable[[int], tuple[NDArray[Any], NDArray[np.int32]]]:
     """``Dataset.pictures`` for images [n, H, W, C] and labels [n], given each client's indices into them."""
-    return partial(_group_of_pictures, images, labels, groups)
 
+    def pictures(client: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        return images[groups[client]], labels[groups[client]]
 
-def _group_of_pictures(
-    images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]], client: int
-) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    return images[groups[client]], labels[groups[client]]
+    return pictures

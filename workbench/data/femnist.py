@@ -158,9 +158,8 @@ def femnist_from_rows(rows: Sequence[Mapping[str, Any]] | Any, writer_ids: Itera
     missing = [column for column in ("image", "writer_id", "character") if column not in rows[0]]
     if missing:
         raise DataError(f"the table has no column {missing[0]!r}; {expected}.")
-    if writer_ids is None:
-        writer_ids = (row["writer_id"] for row in rows)
-    groups = groups_by_key(np.array(list(writer_ids), dtype=np.str_))
+    ids = [row["writer_id"] for row in rows] if writer_ids is None else list(writer_ids)
+    groups = groups_by_key(np.array(ids, dtype=np.str_))
 
     @lru_cache(maxsize=128)
     def pictures(writer: int) -> Pictures:

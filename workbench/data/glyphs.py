@@ -19,15 +19,15 @@ from workbench.errors import check_count
 
 __all__ = ["CHARACTERS", "IMAGES_PER_WRITER", "NUM_WRITERS", "load_glyphs"]
 
+# The 62 classes of FEMNIST, in label order.
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-"""The 62 classes of FEMNIST, in label order."""
 
 NUM_WRITERS = 400
 IMAGES_PER_WRITER = 200
 
 SIDE = 28
+# Samples per pixel side: 17 grey levels along an edge.
 SUPERSAMPLING = 4
-"""Samples per pixel side: 17 grey levels along an edge."""
 
 # Typefaces that matplotlib ships with all 62 characters, and the share of writers that use each. The plain ones are
 # closest to handwriting and have the largest shares.
@@ -49,8 +49,8 @@ FREQUENCIES = (
     *(19, 9, 3, 20, 49, 3, 6, 17, 3, 2, 3, 30, 3, 21, 3, 3, 4, 26, 3, 38, 3, 3, 3, 3, 3, 3),
 )
 
+# Pixels per em for finding the centre lines: fine enough for the largest handwriting at the supersampling above.
 EM = 80
-"""Pixels per em for finding the centre lines: fine enough for the largest handwriting at the supersampling above."""
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -65,7 +65,6 @@ def load_glyphs(seed: int = 0) -> Dataset:
     >>> load_glyphs().client(0)
     ClientData(glyphs, client 0: 50 images of 28x28x1, 24 classes present)
     """
-    seed = check_count("seed", seed, minimum=0)
     return Dataset(
         name="glyphs",
         image_shape=(SIDE, SIDE, 1),
@@ -73,7 +72,7 @@ def load_glyphs(seed: int = 0) -> Dataset:
         normalization=FEMNIST_NORMALIZATION,
         psnr_threshold=20.0,
         num_clients=NUM_WRITERS,
-        pictures=partial(_writer_pictures, seed),
+        pictures=partial(_writer_pictures, check_count("seed", seed, minimum=0)),
     )
 
 
@@ -82,7 +81,8 @@ def _writer_pictures(seed: int, writer: int) -> tuple[NDArray[np.uint8], NDArray
     """All data of one writer: images [n, H, W, 1] and labels [n]."""
     rng = np.random.default_rng([seed, writer])
     hand = Hand.draw(rng)
-    forms = [hand.form(line, rng) for line in centre_lines(hand.face)]
+    # A writer's version of a character is its centre line, bent the same way in every image.
+    forms = [line + bend(line, hand.wobble, rng) for line in centre_lines(hand.face)]
     frequencies = np.array(FREQUENCIES) / sum(FREQUENCIES)
     labels = rng.choice(len(CHARACTERS), IMAGES_PER_WRITER, p=frequencies)
     images = np.stack([hand.write(forms[label], rng) for label in labels])
@@ -91,25 +91,29 @@ def _writer_pictures(seed: int, writer: int) -> tuple[NDArray[np.uint8], NDArray
 
 @dataclass(frozen=True)
 class Hand:
-    """The handwriting of one writer; lengths are in pixels unless stated otherwise."""
+    """The handwriting of one writer; lengths are in pixels unless stated otherwise.
+
+    Attributes:
+        face: the typeface that the writer follows.
+        height: of a capital.
+        width: of a character, relative to its width in the typeface.
+        slant: sideways shift per height.
+        tilt: angle of the base line, in radians.
+        pen: width of the stroke.
+        pressure: relative change of that width along a stroke.
+        wobble: unsteadiness, in capital heights.
+        drift: standard deviation of a character's offset from the centre of the image.
+    """
 
     face: str
     height: float
-    """of a capital"""
     width: float
-    """of a character, relative to its width in the typeface"""
     slant: float
-    """sideways shift per height"""
     tilt: float
-    """angle of the base line, radians"""
     pen: float
-    """width of the stroke"""
     pressure: float
-    """relative change of that width along a stroke"""
     wobble: float
-    """unsteadiness, in capital heights"""
     drift: float
-    """standard deviation of a character's offset from the centre of the image"""
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Hand:
@@ -128,12 +132,8 @@ class Hand:
             drift=rng.uniform(0.2, 0.6),
         )
 
-    def form(self, line: Floats, rng: np.random.Generator) -> Floats:
-        """This writer's version of one character: its centre line [n, 2], bent the same way in every image."""
-        return line + bend(line, self.wobble, rng)
-
     def write(self, form: Floats, rng: np.random.Generator) -> NDArray[np.uint8]:
-        """One image [H, W] of a character, slightly different every time."""
+        """One image [H, W] of a character from its centre line [n, 2], slightly different every time."""
         x, y = (form + bend(form, self.wobble, rng)).T
         x = self.width * x + (self.slant + rng.normal(0, 0.04)) * y
         angle = self.tilt + rng.normal(0, 0.04)
@@ -207,12 +207,10 @@ def fill(polygons: list[Floats], height: int, width: int) -> Bools:
 
 
 def strokes(shapes: Bools) -> Bools:
-    """The centre lines, one cell wide, of shapes [..., H, W] whose border is empty."""
-    depth = np.zeros(shapes.shape, np.int8)
-    inside = shapes
-    while inside.any():
-        depth += inside
-        inside = inside & (neighbours(inside) == 255)
+    """The centre lines, one cell wide, of shapes [n, H, W] whose border is empty."""
+    from scipy.ndimage import distance_transform_cdt
+
+    depth = np.stack([distance_transform_cdt(shape, "chessboard") for shape in shapes])
     lines, before = shapes, ~shapes
     while (lines != before).any():
         before = lines

@@ -62,7 +62,6 @@ def load_photos(seed: int = 0) -> Dataset:
     >>> load_photos().client(0)
     ClientData(photos, client 0: 50 images of 32x32x3, 39 classes present)
     """
-    seed = check_count("seed", seed, minimum=0)
     return Dataset(
         name="photos",
         image_shape=(SIDE, SIDE, 3),
@@ -70,7 +69,7 @@ def load_photos(seed: int = 0) -> Dataset:
         normalization=CIFAR100_NORMALIZATION,
         psnr_threshold=19.0,
         num_clients=NUM_CLIENTS,
-        pictures=partial(_client_pictures, seed),
+        pictures=partial(_client_pictures, check_count("seed", seed, minimum=0)),
     )
 
 

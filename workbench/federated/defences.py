@@ -16,18 +16,13 @@ from workbench.training.model import Model
 from workbench.training.sgd import batch_gradient
 from workbench.weights import Weights
 
-__all__ = ["clipped", "defended_gradient", "draw_like", "example_keys", "is_kept", "step_keys"]
+__all__ = ["clipped", "defended_gradient", "draw_like", "is_kept", "step_keys"]
 
 
 def step_keys(key: Array, epochs: int, num_batches: int, *, independent: bool) -> Array:
     """[E, B] the random key of each local step; if not independent, every epoch uses those of the first epoch."""
     keys = jax.random.split(key, (epochs if independent else 1, num_batches))
     return jnp.broadcast_to(keys, (epochs, num_batches))
-
-
-def example_keys(key: Array, batch_size: int) -> Array:
-    """[M] the random key of each example in one local step."""
-    return jax.random.split(key, batch_size)
 
 
 def draw_like(weights: Weights, key: Array, draw: Callable[[Array, tuple[int, ...]], Array]) -> Weights:
@@ -67,23 +62,13 @@ def defended_gradient(
     def with_noise(gradient: Weights, noise: Weights, scale: float | Array) -> Weights:
         return jax.tree.map(lambda g, n: g + scale * n, gradient, noise)
 
-    if defence.name == "gaussian":
-        # Without clipping, the mean of one draw per example is a single draw of a smaller standard deviation.
-        gradient = batch_gradient(model, weights, images, labels, share)
-        return with_noise(gradient, draw_like(weights, key, normal), defence.strength * jnp.sqrt((share**2).sum()))
-
-    if defence.name == "laplacian":
-        gradient = batch_gradient(model, weights, images, labels, share)
-        noise = _batch_mean(weights, lambda k: draw_like(weights, k, laplacian), share, example_keys(key, len(share)))
-        return with_noise(gradient, noise, defence.strength)
-
     if defence.name == "pruning":
 
         def pruned(image: Array, label: Array, key: Array) -> Weights:
             kept = draw_like(weights, key, partial(is_kept, defence.strength))
             return jax.tree.map(lambda g, k: jnp.where(k, g, jnp.zeros_like(g)), gradient_of(image, label), kept)
 
-        return _batch_mean(weights, pruned, share, images, labels, example_keys(key, len(share)))
+        return _batch_mean(weights, pruned, share, images, labels, jax.random.split(key, len(share)))
 
     if defence.name == "dp_sgd":
         assert defence.clip_norm is not None
@@ -92,7 +77,15 @@ def defended_gradient(
         # DP-SGD adds the noise to the sum over the batch; here the gradient is the mean, so the noise is scaled too.
         return with_noise(gradient, draw_like(weights, key, normal), defence.strength * bound * share.max())
 
-    return batch_gradient(model, weights, images, labels, share)
+    gradient = batch_gradient(model, weights, images, labels, share)
+    if defence.name == "gaussian":
+        # Without clipping, the mean of one draw per example is a single draw of a smaller standard deviation.
+        return with_noise(gradient, draw_like(weights, key, normal), defence.strength * jnp.sqrt((share**2).sum()))
+    if defence.name == "laplacian":
+        keys = jax.random.split(key, len(share))
+        noise = _batch_mean(weights, lambda k: draw_like(weights, k, laplacian), share, keys)
+        return with_noise(gradient, noise, defence.strength)
+    return gradient
 
 
 def _batch_mean(like: Weights, of_example: Callable[..., Weights], share: Array, *examples: Array) -> Weights:

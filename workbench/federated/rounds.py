@@ -117,10 +117,8 @@ def server_rounds(
             f"save_every = {shown(save_every)} and save_to = {shown(save_to)} belong together: give both or neither."
         )
     weights = model.check_weights(weights)
-    folder = None
-    if save_every is not None and save_to is not None:
-        save_every = check_count("save_every", save_every)
-        folder = make_folder(save_to, "save_to")
+    save_every = check_count("save_every", rounds if save_every is None else save_every)
+    folder = None if save_to is None else make_folder(save_to, "save_to")
 
     history: list[Round] = []
     with progress_bar(iterable=range(1, rounds + 1), desc="rounds", unit="round", disable=not progress) as bar:
@@ -137,7 +135,7 @@ def server_rounds(
             if evaluate is not None and (number % evaluate_every == 0 or number == rounds):
                 measured = check_number("evaluate(weights)", evaluate(weights), minimum=0, maximum=1)
                 bar.set_postfix(accuracy=f"{measured:.3f}")
-            if folder is not None and save_every is not None and number % save_every == 0:
+            if folder is not None and number % save_every == 0:
                 save_weights(folder / f"weights_after_round_{number}.safetensors", weights)
             history.append(Round(number, tuple(chosen), measured))
     return weights, history

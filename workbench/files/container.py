@@ -53,32 +53,23 @@ def write(path: str | os.PathLike[str], kind: str, version: int, settings: dict[
 
 def read(path: str | os.PathLike[str], kind: str, version: int) -> tuple[dict[str, Any], Tensors]:
     """The settings and tensors of a complete file of this kind, in this format version or an older one."""
-    try:
-        file = Path(path)
-    except TypeError:
-        raise CheckpointError(f"path = {shown(path)} must be the path of a saved {kind}.") from None
-    if not file.is_file():
-        raise CheckpointError(f"{file} does not exist; expected a saved {kind}.")
-    try:
-        settings, tensors = _read(file, kind, version)
-    except CheckpointError:
-        raise
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
-        raise CheckpointError(f"{file} is not a complete {kind}: {shown(str(error))}.") from None
+    with _opened(path, kind) as (file, opened):
+        metadata = opened.metadata() or {}
+        _check_kind(file, metadata, kind, version)
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+        if _digest(metadata, tensors) != metadata["sha256"]:
+            raise CheckpointError(f"{file} is damaged: its content does not match its checksum.")
+        text = metadata["settings"]
+        settings = json.loads(text) if len(text) <= _LARGEST_SETTINGS else None
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{file} is not a saved {kind}: its settings are not a JSON object, or are too large.")
     return settings, tensors
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
     """The kind of file according to its metadata, without validating the rest; empty if the metadata has none."""
-    file = Path(path)
-    try:
-        _check_header(file, "file of the workbench")
-        with safe_open(file, framework="numpy") as opened:
-            return (opened.metadata() or {}).get("kind", "")
-    except (SafetensorError, OSError, ValueError, MemoryError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{file} is not a complete file of the workbench: {shown(str(error))}.") from None
+    with _opened(path, "file of the workbench") as (_, opened):
+        return (opened.metadata() or {}).get("kind", "")
 
 
 @contextmanager
@@ -99,19 +90,23 @@ def check_keys(found: dict[str, Any], expected: Iterable[str]) -> None:
         raise CheckpointError(f"its settings differ from the expected ones in {shown(wrong[0])}.")
 
 
-def _read(file: Path, kind: str, version: int) -> tuple[dict[str, Any], Tensors]:
-    _check_header(file, kind)
-    with safe_open(file, framework="numpy") as opened:
-        metadata = opened.metadata() or {}
-        _check_kind(file, metadata, kind, version)
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
-    if _digest(metadata, tensors) != metadata["sha256"]:
-        raise CheckpointError(f"{file} is damaged: its content does not match its checksum.")
-    text = metadata["settings"]
-    settings = json.loads(text) if len(text) <= _LARGEST_SETTINGS else None
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{file} is not a saved {kind}: its settings are not a JSON object, or are too large.")
-    return settings, tensors
+@contextmanager
+def _opened(path: str | os.PathLike[str], kind: str) -> Iterator[tuple[Path, Any]]:
+    """A context with the path and its opened safetensors file; damage becomes a `CheckpointError` with one sentence."""
+    try:
+        file = Path(path)
+    except TypeError:
+        raise CheckpointError(f"path = {shown(path)} must be the path of a saved {kind}.") from None
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist; expected a saved {kind}.")
+    try:
+        _check_header(file, kind)
+        with safe_open(file, framework="numpy") as opened:
+            yield file, opened
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise CheckpointError(f"{file} is not a complete {kind}: {shown(str(error))}.") from None
 
 
 def _check_header(file: Path, kind: str) -> None:

@@ -15,36 +15,31 @@ def make_folder(path: str | os.PathLike[str], field: str = "path") -> Path:
     """The folder, created if it does not exist."""
     try:
         folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
     except TypeError:
         raise DataError(f"{field} = {shown(path)} must be the path of a folder.") from None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise DataError(f"{field} = '{folder}' is not a writable directory: {_reason(error)}.") from None
+        raise DataError(f"{field} = '{path}' is not a writable directory: {_reason(error)}.") from None
     return folder
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write to a temporary file in the same folder, sync, then rename: a reader never sees a partial file."""
+    """Write to a temporary folder beside the file, sync, then rename: a reader never sees a partial file."""
     try:
         target = Path(path)
     except TypeError:
         raise DataError(f"path = {shown(path)} must be a path to write to.") from None
     make_folder(target.parent)
-    temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        os.replace(temporary, target)  # noqa: PTH105 - os.replace is the documented atomic call
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+            temporary = Path(folder, target.name)
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)  # noqa: PTH105 - os.replace is the documented atomic call
     except (OSError, ValueError) as error:
         raise DataError(f"{target} cannot be written: {_reason(error)}.") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:

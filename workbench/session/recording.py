@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.config import AttackConfig
-from workbench.data import ClientData, Normalization, Truth
-from workbench.data.dataset import eight_bits
+from workbench.data.dataset import ClientData, Normalization, Truth, eight_bits
 from workbench.errors import CheckpointError, ConfigError, check_choice, check_count, check_kind, check_number, shown
 from workbench.files import container
 from workbench.files.container import Tensors
