@@ -1,7 +1,5 @@
 """The named sets of attack settings, as data: the paper's recipe, ours, and one for a quick look."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from workbench.errors import check_choice

@@ -5,8 +5,6 @@ of the command line, the controls of the panel, the legend of the loss plot, mes
 are all made from it: a new setting is one new field.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import types

@@ -1,7 +1,5 @@
 """An attack as phases, how it is built from checked input, and how it goes on (the paper's Algorithm 2)."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

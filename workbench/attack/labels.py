@@ -9,8 +9,6 @@ local step has the server's statistics and the last step nearly the client's; th
 other way round. The counts are the mean over all steps, which is the same for both directions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple

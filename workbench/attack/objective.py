@@ -1,7 +1,5 @@
 """The loss that the attack minimises, term by term (the paper's Algorithm 2, with its Appendix B)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """From an observation to an attack ready to run: input checked, label counts known or recovered."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -16,8 +16,6 @@ differ in which images are variables and in what is simulated:
 Letters in shapes: A clients, E epochs, V epochs with separate variables (E or 1), N images, H, W, C.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@
 trip. One compilation serves every number of steps, every weight of a loss term and every client of the same shape.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

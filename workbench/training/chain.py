@@ -13,8 +13,6 @@ recomputes. The main functions:
 Letters in shapes: M images, H, W, C, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

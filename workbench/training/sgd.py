@@ -5,8 +5,6 @@ steps are a `lax.scan`, so compile time does not grow with their number, and the
 to the images.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ number types and for unsupported networks, `workbench.training.sgd` computes the
 Set ``WORKBENCH_NATIVE=0`` in the environment to disable it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os
