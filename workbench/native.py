@@ -1,6 +1,18 @@
 """``python -m workbench.native``: compile local training for this processor (`workbench.training.native`)."""
 
-from workbench.training.native.__main__ import main
+import sys
+
+from workbench.training.native import CannotCompileError, build
+
+
+def main() -> None:
+    """Compile the library, or report why it cannot be compiled."""
+    try:
+        message = f"Compiled for this processor: {build()}"
+    except CannotCompileError as problem:
+        message = f"Not compiled, so attacks run in XLA: {problem}"
+    sys.stdout.write(message + "\n")
+
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,5 @@
 """The named sets of attack settings, as data: the paper's recipe, ours, and one for a quick look."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from workbench.errors import check_choice
@@ -35,6 +33,14 @@ PRIOR_WEIGHTS: dict[str, dict[tuple[str, str], float]] = {
 }
 """The prior's weight for every choice of g and D, as in the paper's experiments."""
 
+_WARM: dict[str, Any] = {"consensus_weight": 3.0, "combine": "median", "label_method": "bias"}
+_BEST: dict[str, Any] = {
+    **_WARM,
+    "warm_start_steps": 100,
+    "steps": 225,
+    "match": "labels",
+    "label_method": "refined",
+}
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     ("paper", "femnist"): {"prior": "mean", "prior_distance": "l2"},
     ("paper", "cifar100"): {
@@ -47,33 +53,21 @@ _PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "step_decay": 0.997,
         "step_decay_every": 20,
     },
-}
-_WARM: dict[str, Any] = {
-    "warm_start_steps": 200,
-    "consensus_weight": 3.0,
-    "combine": "median",
-    "label_method": "bias",
-}
-for _dataset in _DATASETS:
-    _PRESETS["demo", _dataset] = {**_WARM, "warm_start_steps": 50, "steps": 60}
-    _PRESETS["best", _dataset] = {
+    # A single epoch cannot average out step noise, so steps decay faster.
+    ("best", "femnist"): {**_BEST, "step_decay": 0.96},
+    ("best", "cifar100"): _BEST,
+    # So few steps gain from the full weight of the update distance from the start.
+    ("demo", "femnist"): {
         **_WARM,
-        "warm_start_steps": 100,
-        "steps": 225,
-        "match": "labels",
-        "label_method": "refined",
-    }
-# A single epoch cannot average out step noise, so steps decay faster.
-_PRESETS["best", "femnist"] |= {"step_decay": 0.96}
+        "warm_start_steps": 150,
+        "steps": 100,
+        "update_weight": (2.0, 2.0),
+        "label_order": "sorted",
+    },
+    ("demo", "cifar100"): {**_WARM, "warm_start_steps": 50, "steps": 60},
+}
 # Epochs that start from the same images and have a consensus need less of the prior, which slows them down.
 _PRIOR_SHARES = {("best", "femnist"): 0.3}
-# So few steps gain from the full weight of the update distance from the start.
-_PRESETS["demo", "femnist"] |= {
-    "warm_start_steps": 150,
-    "steps": 100,
-    "update_weight": (2.0, 2.0),
-    "label_order": "sorted",
-}
 
 
 def real_twin(dataset: str) -> str:

@@ -5,16 +5,12 @@ of the command line, the controls of the panel, the legend of the loss plot, mes
 are all made from it: a new setting is one new field.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
-from inspect import Parameter
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from workbench.errors import ConfigError, check_choice, check_count, check_flag, check_number, shown
 
@@ -22,8 +18,10 @@ __all__ = ["Setting", "check_settings", "setting", "settings_of", "with_paramete
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_CHECKS: dict[type, Callable[..., Any]] = {bool: check_flag, int: check_count, float: check_number}
 
-@dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """One setting.
 
@@ -79,20 +77,15 @@ class Setting:
         """A name that no setting of another record has: that of the option, or of the field where it is negated."""
         return self.name if self.is_negated else self.flag[2:].replace("-", "_")
 
-    def check(self, value: Any, field: str = "") -> Any:
+    def check(self, value: Any, field: str) -> Any:
         """Return the value, as the type of the field, or raise a `ConfigError` that names the field."""
-        field = field or self.name
         if value is None and self.is_optional:
             return None
         bounds = {name: bound for name in ("minimum", "maximum", "above") if (bound := getattr(self, name)) is not None}
         if self.choices:
             return check_choice(field, value, self.choices)
-        if self.kind is bool:
-            return check_flag(field, value)
-        if self.kind is int:
-            return check_count(field, value, **bounds)
-        if self.kind is float:
-            return check_number(field, value, **bounds)
+        if self.kind in _CHECKS:
+            return _CHECKS[self.kind](field, value, **bounds)
         if self.kind is tuple:
             if not isinstance(value, tuple | list) or len(value) != 2:
                 raise ConfigError(f"{field} = {shown(value)} must be a pair of numbers: at the first step, and later.")
@@ -116,15 +109,16 @@ def settings_of(kind: type) -> dict[str, Setting]:
     hints = get_type_hints(kind)
     found = {}
     for field in dataclasses.fields(kind):
-        if "setting" not in field.metadata:
-            continue
-        hint = hints[field.name]
-        is_union = isinstance(hint, types.UnionType)
-        base = get_args(hint)[0] if is_union else getattr(hint, "__origin__", hint)
-        is_optional = is_union and types.NoneType in get_args(hint)
-        found[field.name] = dataclasses.replace(
-            field.metadata["setting"], name=field.name, kind=base, is_optional=is_optional, default=field.default
-        )
+        if "setting" in field.metadata:
+            hint = hints[field.name]
+            kinds = get_args(hint) if isinstance(hint, types.UnionType) else (get_origin(hint) or hint,)
+            found[field.name] = dataclasses.replace(
+                field.metadata["setting"],
+                name=field.name,
+                kind=kinds[0],
+                is_optional=types.NoneType in kinds,
+                default=field.default,
+            )
     return found
 
 
@@ -135,9 +129,9 @@ def check_settings(record: object, prefix: str = "") -> None:
         object.__setattr__(record, name, known.check(getattr(record, name), f"{prefix}{name}"))
 
 
-def with_parameters(function: Function, parameters: Iterable[Parameter]) -> Function:
+def with_parameters(function: Function, parameters: Iterable[inspect.Parameter]) -> Function:
     """Replace ``**options`` in a function's signature by these parameters."""
     signature = inspect.signature(function, eval_str=True)
-    written = [one for one in signature.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    written = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     function.__signature__ = signature.replace(parameters=[*written, *parameters])  # type: ignore[attr-defined]
     return function

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import workbench as wb
-from workbench.attack.build import Custom
+from workbench.attack.attack import Custom
 from workbench.attack.objective import Steering, loss_and_terms
 from workbench.attack.prepare import prepare
 from workbench.data import Normalization

@@ -11,7 +11,7 @@ import pytest
 
 import workbench as wb
 from workbench.attack import step as engine
-from workbench.attack.build import Custom
+from workbench.attack.attack import Custom
 from workbench.attack.objective import loss_and_terms
 from workbench.attack.prepare import prepare
 from workbench.attack.search import beliefs, search_epochs

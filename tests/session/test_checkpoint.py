@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import workbench as wb
-from workbench.attack import build
+from workbench.attack import attack as building
 from workbench.files import container
 from workbench.session import checkpoint
 
@@ -57,10 +57,10 @@ def test_a_loaded_session_can_be_rewound_forked_and_saved_again(make_session, as
 def test_low_memory_stays_as_it_was_chosen(make_session, tmp_path, monkeypatch):
     """The free memory may be another when the session is loaded; its numbers must not be."""
     for chosen, free in ((True, (0, 2**60)), (False, (2**60, 0))):
-        monkeypatch.setattr(build, "_free_memory", lambda _, free=free: free[0])
+        monkeypatch.setattr(building, "_free_memory", lambda _, free=free: free[0])
         session = make_session()
         session.save(tmp_path / "run")
-        monkeypatch.setattr(build, "_free_memory", lambda _, free=free: free[1])
+        monkeypatch.setattr(building, "_free_memory", lambda _, free=free: free[1])
         loaded = wb.AttackSession.load(tmp_path / "run")
         segments = [s._attack.phases[-1].objective.simulation.segments for s in (session, loaded)]
         assert segments == [2 if chosen else 1] * 2

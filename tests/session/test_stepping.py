@@ -44,14 +44,14 @@ def test_one_executable_serves_every_number_of_steps_and_every_steering(make_ses
     session = make_session()
     session.step(30)
     traced = []
-    original = engine._step
-    engine._step = lambda *arguments, **named: traced.append(1) or original(*arguments, **named)
+    original = engine.step
+    engine.step = lambda *arguments, **named: traced.append(1) or original(*arguments, **named)
     try:
         for n in (1, 2, 5, 11):
             session.steer(prior_weight=50.0 * n, step_size=0.1 * n, update_weight=float(n), consensus_weight=0.5 * n)
             session.step(n)
     finally:
-        engine._step = original
+        engine.step = original
     assert not traced, "a step was traced again"
 
 

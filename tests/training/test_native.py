@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.training import native
+from workbench.training import chain, native
 from workbench.training import sgd as training
 from workbench.training.chain import Layer
 from workbench.training.sgd import Batches, batch_share, in_batches, sgd
@@ -127,7 +127,7 @@ def test_training_and_its_derivative_are_those_of_jax(network, epochs, num_image
     @jax.jit
     def compiled(weights, batches, direction):
         final, back = jax.vjp(
-            lambda w, x: training._native_sgd(layers, w, batches._replace(images=x), jnp.float32(RATE)),
+            lambda w, x: training._chain_sgd(native, layers, w, batches._replace(images=x), jnp.float32(RATE)),
             weights,
             batches.images,
         )
@@ -135,8 +135,8 @@ def test_training_and_its_derivative_are_those_of_jax(network, epochs, num_image
 
     @quick_jit
     def in_jax(weights, batches, direction):
-        final, saved = training._forward(layers, weights, batches, jnp.float64(RATE))
-        before, images, _ = training._backward(layers, saved, direction)
+        final, saved = training._forward(chain, layers, weights, batches, jnp.float64(RATE))
+        before, images, _ = training._backward(chain, layers, saved, direction)
         return final, before, images.images
 
     final, before, images = compiled(weights, batches, direction)
@@ -202,7 +202,7 @@ def test_several_clients_side_by_side_are_each_as_alone():
     both = jnp.stack([batches.images, batches.images[::-1]])
 
     def end(images):
-        return training._native_sgd(layers, weights, batches._replace(images=images), jnp.float32(RATE))
+        return training._chain_sgd(native, layers, weights, batches._replace(images=images), jnp.float32(RATE))
 
     together = jax.vmap(end)(both)
     for i, images in enumerate(both):
@@ -216,11 +216,12 @@ os.sched_setaffinity(0, map(int, sys.argv[1].split(",")))
 import jax, jax.numpy as jnp, numpy as np
 sys.path.insert(0, sys.argv[2])
 from test_native import RATE, NETWORKS, a_client
-from workbench.training import sgd as training
+from workbench.training import native, sgd as training
 layers, image_shape = NETWORKS["femnist"]
 weights, batches, direction = a_client(layers, image_shape, 2, 7, 3, jnp.float32)
 end, back = jax.vjp(
-    lambda x: training._native_sgd(layers, weights, batches._replace(images=x), jnp.float32(RATE)), batches.images
+    lambda x: training._chain_sgd(native, layers, weights, batches._replace(images=x), jnp.float32(RATE)),
+    batches.images,
 )
 leaves = [*jax.tree.leaves(end), *back(direction)]
 print(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())

@@ -1,9 +1,9 @@
-"""An attack as phases, and the functions that carry it from step to step (the paper's Algorithm 2)."""
-
-from __future__ import annotations
+"""An attack as phases, how it is built from checked input, and how it goes on (the paper's Algorithm 2)."""
 
 import math
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,19 +13,34 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
-from workbench.attack import step as engine
 from workbench.attack.confidence import predict_psnr
-from workbench.attack.cost import step_memory
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
-from workbench.attack.simulate import image_labels
-from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo
+from workbench.attack.priors import Summary, random_filters
+from workbench.attack.simulate import ServerKnowledge, Simulation, image_labels, planned_phases
+from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, adam, init, run
 from workbench.config import AttackConfig
 from workbench.errors import check_count
 from workbench.federated.observation import Observation
-from workbench.randomness import named_key
+from workbench.randomness import named_generator, named_key
+from workbench.training.model import Model
 
-__all__ = ["Attack", "Phase", "Reconstruction"]
+__all__ = ["Attack", "Custom", "Phase", "Reconstruction", "assign_labels", "build_attack"]
+
+
+@dataclass(frozen=True, eq=False)
+class Custom:
+    """What a user may put in place of built-in parts; None keeps the built-in one.
+
+    Attributes:
+        prior: g, the images of an epoch to an array that does not depend on their order.
+        regularizer: one more term of the loss, of normalised images [A, V, N, H, W, C].
+        optimizer: any of optax's, whose updates are multiplied by the step size, in place of Adam.
+    """
+
+    prior: Summary | None = None
+    regularizer: Callable[[Array], Array] | None = None
+    optimizer: optax.GradientTransformation | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,25 +98,24 @@ class Attack:
     @property
     def steering(self) -> Steering:
         """The weights of the loss terms and the step size, as configured."""
-        config = self.config
         return Steering(
             update=1.0,
-            prior=config.prior_weight,
-            tv=config.tv_weight,
-            clip=config.clip_weight,
-            consensus=config.consensus_weight,
+            prior=self.config.prior_weight,
+            tv=self.config.tv_weight,
+            clip=self.config.clip_weight,
+            consensus=self.config.consensus_weight,
             custom=1.0,
-            step_size=config.step_size,
+            step_size=self.config.step_size,
         )
 
     def start(self) -> AttackState:
         """RandInit: normal noise, and no step made (line 5 of Algorithm 2)."""
-        return self._init(self._noise(self.phases[0]))
+        return self._init(self._noise(self.phases[0], "attack/images"))
 
     @property
     def memory(self) -> int:
         """About the bytes that its largest step needs at its peak."""
-        return max(step_memory(phase.objective.simulation, self.observation.num_clients) for phase in self.phases)
+        return max(phase.objective.simulation.memory(self.observation.num_clients) for phase in self.phases)
 
     def server_view(self) -> dict[str, dict[str, Any]]:
         """What the server received, what it assumes, and what it never sees, as tables for people."""
@@ -130,18 +144,17 @@ class Attack:
             },
         }
 
-    def _shape(self, phase: Phase) -> tuple[int, ...]:
-        simulation = phase.objective.simulation
-        clients = self.observation.num_clients
-        return (clients, simulation.num_variable_epochs, simulation.schedule.num_images, *self.observation.image_shape)
-
-    def _noise(self, phase: Phase) -> Array:
-        return jax.random.normal(named_key(self.seed, "attack/images"), self._shape(phase), jnp.float32)
+    def _noise(self, phase: Phase, name: str) -> Array:
+        """[A, V, N, H, W, C] normal noise: the draw with this name."""
+        simulation, observation = phase.objective.simulation, self.observation
+        images = (observation.num_clients, simulation.num_variable_epochs, observation.num_images)
+        noise = jax.random.normal(named_key(self.seed, name), (*images, *observation.image_shape), jnp.float32)
+        return self._place(noise)
 
     def _init(self, images: Array, step: int = 0, phase: int = 0) -> AttackState:
         # An optimiser makes new arrays, which begin on the default device, and that is not the same in every thread.
         with jax.default_device(self.phases[0].problem.mean.device):
-            return self._place(engine.init(self._place(images), self.optimizer, step, phase))
+            return self._place(init(images, self.optimizer, step, phase))
 
     def _place(self, tree: Any) -> Any:
         """On the device where the problem is."""
@@ -162,7 +175,7 @@ class Attack:
             state = self.prepare_step(state, steering)
             phase = self.phases[int(state.phase)]
             at = int(state.step)
-            chunk = min(num_steps, HISTORY_LENGTH, self.next_event(phase, at, steering) - at)
+            chunk = min(num_steps, self._next_event(phase, at, steering) - at)
             state, history = self._run(phase, state, steering, chunk)
             made = int(history.num_steps)
             # Cut on the host: on the device every length would need a compilation.
@@ -178,10 +191,12 @@ class Attack:
         phase = self.phases[index]
         if phase.last_step is not None and at >= phase.last_step:
             phase, index = self.phases[index + 1], index + 1
-            starts = [self._init(images, at, index) for images in (self._warmed(state, phase), self._noise(phase))]
+            noise = self._noise(phase, "attack/images")
+            starts = [self._init(images, at, index) for images in (self._warmed(state, phase), noise)]
             # After very many local steps the surrogate can be worse than noise.
             state = min(starts, key=lambda start: self._update_term(phase, start, steering))
-        if float(steering.consensus) > 0 and self._is_consensus_step(phase, at):
+        since = at - phase.first_step - self.config.consensus_start
+        if self._has_consensus(phase, steering) and since >= 0 and since % self.config.consensus_every == 0:
             state = state._replace(
                 consensus=self._place(self._consensus(state)), has_consensus=self._place(np.float32(1))
             )
@@ -189,9 +204,8 @@ class Attack:
 
     def _warmed(self, state: AttackState, phase: Phase) -> Array:
         """The images of the warm start for every epoch of a phase, with different noise for each epoch."""
-        shape = self._shape(phase)
-        noise = self._place(jax.random.normal(named_key(self.seed, "attack/warm start"), shape, jnp.float32))
-        images, order = jnp.broadcast_to(state.images, shape), phase.problem.known.order
+        noise = self._noise(phase, "attack/warm start")
+        images, order = jnp.broadcast_to(state.images, noise.shape), phase.problem.known.order
         if order is not None and phase.objective.simulation.method.is_separate:
             images = jnp.take_along_axis(images, order[..., None, None, None], axis=2)
         return images + self.config.warm_start_noise * noise
@@ -204,64 +218,146 @@ class Attack:
     def _run(self, phase: Phase, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, History]:
         # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
         traced = jax.tree.map(np.float32, steering)
-        return engine.run(phase.objective, self.optimizer, phase.problem, state, traced, np.int32(num_steps))
+        return run(phase.objective, self.optimizer, phase.problem, state, traced, np.int32(num_steps))
 
-    def _is_consensus_step(self, phase: Phase, at: int) -> bool:
-        since = at - phase.first_step - self.config.consensus_start
-        return self._has_epochs(phase) and since >= 0 and since % self.config.consensus_every == 0
+    def _has_consensus(self, phase: Phase, steering: Steering) -> bool:
+        """Whether there are several epochs, and they are to agree."""
+        return float(steering.consensus) > 0 and phase.objective.simulation.num_variable_epochs > 1
 
-    def _has_epochs(self, phase: Phase) -> bool:
-        """Whether there are several epochs to match."""
-        return phase.objective.simulation.num_variable_epochs > 1
-
-    def next_event(self, phase: Phase, at: int, steering: Steering) -> int:
-        """The next step number at which the phase changes or the epochs are matched."""
+    def _next_event(self, phase: Phase, at: int, steering: Steering) -> int:
+        """The next step number at which the phase changes or the epochs are matched, or where a run must end."""
         ahead = [at + HISTORY_LENGTH]
         if phase.last_step is not None:
             ahead.append(phase.last_step)
-        if float(steering.consensus) > 0 and self._has_epochs(phase):
-            first = phase.first_step + self.config.consensus_start
-            every = self.config.consensus_every
-            ahead.append(first if at < first else first + ((at - first) // every + 1) * every)
+        if self._has_consensus(phase, steering):
+            first, every = phase.first_step + self.config.consensus_start, self.config.consensus_every
+            ahead.append(max(first, at + every - (at - first) % every))
         return min(ahead)
 
     def _consensus(self, state: AttackState) -> NDArray[np.float32]:
         """[A, V, N, H, W, C]: for every reconstruction the median of those matched to it."""
         targets = np.array(state.images)
-        for index, client in enumerate(targets):
-            permutations = self._matched(state, index, self._pixels(client))
+        for client, permutations in zip(targets, self._match(state)[1], strict=True):
             median = combine_epochs(client, permutations, "median")
             for epoch, order in zip(client, permutations, strict=True):
                 epoch[order] = median
         return targets
 
-    def _matched(self, state: AttackState, index: int, epochs: NDArray[np.float32]) -> NDArray[np.int64]:
-        """[V, N] which reconstructions of one client show the same image, as configured."""
+    def _match(self, state: AttackState) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """[A, V, N, H, W, C] in pixel space, and [A, V, N] which of them show the same image, as configured."""
+        pixels = self.observation.normalization.denormalize(np.asarray(state.images))
         if self.config.match == "images":
-            return match_epochs(epochs)
-        labels = self.phases[int(state.phase)].problem.known.labels[index]
-        return match_epochs(epochs, np.asarray(labels)[: len(epochs)])
-
-    def _pixels(self, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        return self.observation.normalization.denormalize(inputs)
+            return pixels, np.stack([match_epochs(epochs) for epochs in pixels])
+        labels = np.asarray(self.phases[int(state.phase)].problem.known.labels)[:, : pixels.shape[1]]
+        return pixels, np.stack([match_epochs(*client) for client in zip(pixels, labels, strict=True)])
 
     def reconstruct(self, state: AttackState) -> Reconstruction:
         """MatchEpoch: match the epochs' reconstructions and combine them (line 12 of Algorithm 2, Appendix A)."""
-        images = self._pixels(np.asarray(state.images))
+        images, permutations = self._match(state)
+        num_clients, _, num_images = permutations.shape
+        first_of_client = num_images * np.arange(num_clients)[:, None, None]
         phase = self.phases[int(state.phase)]
-        known = phase.problem.known
-        labels = known.labels[:, 0]
-        if known.order is not None and not phase.objective.simulation.method.is_separate:
-            labels = jax.vmap(image_labels)(known.labels, known.order)
-        num_images = images.shape[2]
-        combined, permutations = [], []
-        for index, epochs in enumerate(images):
-            order = self._matched(state, index, epochs)
-            combined.append(combine_epochs(epochs, order, self.config.combine))
-            permutations.append(order + index * num_images)
+        known, is_separate = phase.problem.known, phase.objective.simulation.method.is_separate
+        labels = known.labels[:, 0] if is_separate else jax.vmap(image_labels)(known.labels, known.order)
+        combined = [combine_epochs(*client, self.config.combine) for client in zip(images, permutations, strict=True)]
         return Reconstruction(
             images=np.concatenate(combined),
             epochs=np.concatenate(images, axis=1),
-            permutations=np.concatenate(permutations, axis=1),
+            permutations=np.concatenate(permutations + first_of_client, axis=1),
             labels=np.asarray(labels, np.int64).reshape(-1),
         )
+
+
+def assign_labels(counts: NDArray[np.int64], config: AttackConfig, epochs: int, seed: int) -> NDArray[np.int64]:
+    """RandOrder (line 4 of Algorithm 2): [A, K] counts to [A, E, N] labels, the same order in every epoch."""
+    labels = np.stack([np.repeat(np.arange(len(row)), row) for row in counts])
+    if config.label_order == "random":
+        labels = named_generator(seed, "attack/labels").permuted(labels, axis=1)
+    return np.repeat(labels[:, None], epochs, axis=1)
+
+
+def build_attack(
+    model: Model,
+    observation: Observation,
+    config: AttackConfig,
+    labels: NDArray[np.int64],
+    order: NDArray[np.int64] | None = None,
+    custom: Custom | None = None,
+    *,
+    seed: int = 0,
+    device: jax.Device | None = None,
+) -> Attack:
+    """The attack with the given labels; nothing is compiled yet.
+
+    Args:
+        model: the network.
+        observation: what the server saw.
+        config: how to attack.
+        labels: [A, E, N] of every position.
+        order: [A, E, N] which image stands where, for methods with one set of images; None for the same order always.
+        custom: a custom prior, regulariser or optimiser.
+        seed: of every random draw.
+        device: None leaves it to JAX.
+    """
+    custom = custom or Custom()
+    filters = None
+    if custom.prior is None and config.prior.startswith("conv"):
+        filters = random_filters(named_key(seed, "attack/filters"), observation.image_shape[-1])
+    known = ServerKnowledge(
+        server_weights=observation.server_weights,
+        client_weights=observation.client_weights,
+        rate=jnp.float32(observation.learning_rate),
+        labels=jnp.asarray(labels, jnp.int32),
+        order=None if order is None else jnp.asarray(order, jnp.int32),
+    )
+    shared = jax.device_put(
+        Problem(
+            known=known,
+            gradient_sum=observation.gradient_sum,
+            mean=jnp.asarray(observation.normalization.mean, jnp.float32),
+            std=jnp.asarray(observation.normalization.std, jnp.float32),
+            filters=filters,
+            update_weight=jnp.asarray(config.update_weight, jnp.float32),
+            update_weight_steps=jnp.float32(config.update_weight_steps),
+            step_decay=jnp.float32(config.step_decay ** (1 / config.step_decay_every)),
+            first_step=jnp.int32(0),
+        ),
+        device,
+    )
+    phases: list[Phase] = []
+    first_step = 0
+    planned = planned_phases(model, config, observation.schedule)
+    for index, (simulation, steps) in enumerate(planned):
+        objective = Objective(
+            _in_segments(simulation, config, observation.num_clients, device),
+            config.distance,
+            custom.prior or config.prior,
+            config.prior_distance,
+            custom.regularizer,
+        )
+        problem = replace(shared, first_step=jax.device_put(jnp.int32(first_step), device))
+        last_step = None if index == len(planned) - 1 else first_step + steps
+        phases.append(Phase(objective, problem, first_step, last_step))
+        first_step += steps
+    counts = np.stack([np.bincount(row, minlength=model.num_classes) for row in labels[:, 0]])
+    return Attack(config, observation, counts, tuple(phases), custom.optimizer or adam(), seed)
+
+
+def _in_segments(
+    simulation: Simulation, config: AttackConfig, num_clients: int, device: jax.Device | None
+) -> Simulation:
+    """The simulation with as many segments as epochs, where memory is to be saved."""
+    low_memory = config.low_memory
+    if low_memory is None:
+        low_memory = simulation.memory(num_clients) > 0.8 * _free_memory(device)
+    return replace(simulation, segments=simulation.schedule.epochs if low_memory and simulation.is_batched else 1)
+
+
+def _free_memory(device: jax.Device | None) -> int:
+    """Bytes that the device has left."""
+    stats = (device or jax.devices()[0]).memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    # Known on Linux; not on macOS and Windows.
+    is_known = "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {})
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 2**34

@@ -4,8 +4,6 @@ A failed reconstruction is washed out: grey where ink or paper should be, and wi
 image's epochs predicts less: epochs with a consensus agree about wrong images too.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

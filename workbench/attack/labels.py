@@ -9,8 +9,6 @@ local step has the server's statistics and the last step nearly the client's; th
 other way round. The counts are the mean over all steps, which is the same for both directions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -21,8 +19,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.build import assign_labels, build_attack
-from workbench.attack.cost import believed_schedule
+from workbench.attack.attack import assign_labels, build_attack
+from workbench.attack.simulate import believed_schedule
 from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
@@ -117,13 +115,13 @@ def estimate_labels(
         images, statistics = _short_reconstruction(model, observation, config or AttackConfig(), seed), None
     if statistics is None:
         inputs = dummy_inputs(model, seed) if images is None else images
-        ends = (observation.server_weights, observation.client_weights)
-        server, client = (network_statistics(model, weights, inputs) for weights in ends)
-    else:
-        server, client = statistics
+        statistics = (
+            network_statistics(model, observation.server_weights, inputs),
+            network_statistics(model, observation.client_weights, inputs),
+        )
     last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
     total = observation.num_images * observation.num_clients
-    real = real_counts(method, total, observation.local_steps, last, server, client)
+    real = real_counts(method, total, observation.local_steps, last, *statistics)
     return LabelEstimate(real, whole_counts(real, total))
 
 

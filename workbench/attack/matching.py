@@ -1,7 +1,5 @@
 """MatchEpoch: matching the reconstructions of the epochs, and averaging them (the paper's Appendix A)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 A new method is a new record here, and where it simulates in a new way, a new function in `attack.simulate`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

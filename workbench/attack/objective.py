@@ -1,7 +1,5 @@
 """The loss that the attack minimises, term by term (the paper's Algorithm 2, with its Appendix B)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,6 +38,7 @@ class Objective:
         return self.simulation.method.has_prior and self.simulation.schedule.epochs > 1
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Problem:
     """The arrays of one attack that do not change from step to step: a JAX pytree.
@@ -65,9 +64,6 @@ class Problem:
     update_weight_steps: Array
     step_decay: Array
     first_step: Array
-
-
-jax.tree_util.register_dataclass(Problem)
 
 
 class Steering(NamedTuple):
@@ -108,14 +104,13 @@ def update_distance(objective: Objective, observed: Weights, simulated: Weights)
     - ``l2``: the same without exp(-l);
     - ``cosine``: 1 - <G, G~> / (|G| |G~|), over all layers together.
     """
-    layers = objective.simulation.model.layer_names
     if objective.distance == "cosine":
         pairs = list(zip(jax.tree.leaves(observed), jax.tree.leaves(simulated), strict=True))
         product = sum(jnp.vdot(a, b) for a, b in pairs)
         sizes = sum(jnp.vdot(a, a) for a, _ in pairs) * sum(jnp.vdot(b, b) for _, b in pairs)
         return 1 - product / jnp.sqrt(sizes)
     total = jnp.float32(0)
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(objective.simulation.model.layer_names):
         differences = jax.tree.map(lambda a, b: jnp.vdot(a - b, a - b), observed[layer], simulated[layer])
         weight = jnp.exp(-float(index)) if objective.distance == "layer_weighted_l2" else 1.0
         total = total + weight * sum(jax.tree.leaves(differences))

@@ -1,20 +1,18 @@
 """From an observation to an attack ready to run: input checked, label counts known or recovered."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.attack import Attack
-from workbench.attack.build import Custom, assign_labels, build_attack
-from workbench.attack.cost import believed_schedule
+from workbench.attack.attack import Attack, Custom, assign_labels, build_attack
 from workbench.attack.labels import estimate_labels, split_counts
+from workbench.attack.simulate import believed_schedule
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count, check_kind
 from workbench.federated.observation import Observation
 from workbench.training.model import Model
+from workbench.weights import check_shapes
 
 __all__ = ["prepare"]
 
@@ -67,8 +65,8 @@ def prepare(
 
 def _check_observation(model: Model, observation: Observation) -> None:
     """The update must be this network's, and must not be zero."""
-    model.check_weights(observation.server_weights, "server_weights")
-    model.check_weights(observation.client_weights, "client_weights")
+    # The observation has checked that both sets of weights have the same shapes.
+    check_shapes(observation.server_weights, "server_weights", model.shapes, model.name)
     if observation.image_shape != model.image_shape:
         raise DataError(
             f"the observation's images are {observation.image_shape} but {model.name} takes {model.image_shape}."
@@ -87,35 +85,36 @@ def _label_counts(
     model: Model, observation: Observation, config: AttackConfig, known: ArrayLike | None, seed: int
 ) -> NDArray[np.int64]:
     """[A, K] known counts, checked, or recovered ones."""
-    clients, classes, images = observation.num_clients, observation.num_classes, observation.num_images
     if known is None:
         recovered = estimate_labels(model, observation, config.label_method, seed=seed, config=config).whole
-        return split_counts(recovered, clients)
-    counts = np.asarray(known)
-    if counts.shape == (classes,) and clients == 1:
-        counts = counts[None]
-    if counts.shape != (clients, classes):
-        right = f"({classes},)" if clients == 1 else f"({clients}, {classes})"
-        raise DataError(f"label_counts has shape {counts.shape}; right is {right}.")
-    if not np.issubdtype(counts.dtype, np.integer) or counts.min() < 0:
-        raise DataError("label_counts must be whole numbers of at least 0.")
+        return split_counts(recovered, observation.num_clients)
+    counts = _whole_numbers("label_counts", known, clients=observation.num_clients, classes=observation.num_classes)
+    images = observation.num_images
     if (wrong := counts.sum(1)[counts.sum(1) != images]).size:
         raise DataError(f"label_counts sums to {wrong[0]}; it must sum to the number of images, {images}.")
-    return counts.astype(np.int64)
+    return counts
+
+
+def _whole_numbers(field: str, given: ArrayLike, **axes: int) -> NDArray[np.int64]:
+    """The given array if it has these axes and no negative number; a single client may leave out the first axis."""
+    values, right = np.asarray(given), tuple(axes.values())
+    if values.shape == right[1:] and right[0] == 1:
+        values = values[None]
+    if values.shape != right:
+        raise DataError(f"{field} has shape {values.shape}; right is {right}: {', '.join(axes)}.")
+    if not np.issubdtype(values.dtype, np.integer) or values.min() < 0:
+        raise DataError(f"{field} must be whole numbers of at least 0.")
+    return values.astype(np.int64)
 
 
 def _check_batch_labels(batch_labels: ArrayLike, observation: Observation, epochs: int) -> NDArray[np.int64]:
-    labels = np.asarray(batch_labels)
-    right = (observation.num_clients, epochs, observation.num_images)
-    if labels.ndim == 2:
-        labels = labels[None]
-    if labels.shape != right:
-        raise DataError(f"batch_labels has shape {labels.shape}; right is {right}: clients, epochs, images.")
-    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= observation.num_classes:
+    clients, images = observation.num_clients, observation.num_images
+    labels = _whole_numbers("batch_labels", batch_labels, clients=clients, epochs=epochs, images=images)
+    if labels.max() >= observation.num_classes:
         raise DataError(f"batch_labels must be whole numbers from 0 to {observation.num_classes - 1}.")
     if (np.sort(labels, axis=-1) != np.sort(labels[:, :1], axis=-1)).any():
         raise DataError("batch_labels must hold the same labels in every epoch: each uses every image once.")
-    return labels.astype(np.int64)
+    return labels
 
 
 def _order_by_label(labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -128,12 +127,10 @@ def _order_by_label(labels: NDArray[np.int64]) -> NDArray[np.int64] | None:
 
 
 def _check_order(image_order: ArrayLike, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    order = np.asarray(image_order)
-    if order.ndim == 2:
-        order = order[None]
-    if order.shape != labels.shape or not (np.sort(order, axis=-1) == np.arange(labels.shape[-1])).all():
-        raise DataError(f"image_order must have the shape {labels.shape}, with every image once in every epoch.")
-    order = order.astype(np.int64)
+    clients, epochs, images = labels.shape
+    order = _whole_numbers("image_order", image_order, clients=clients, epochs=epochs, images=images)
+    if not (np.sort(order, axis=-1) == np.arange(images)).all():
+        raise DataError(f"image_order must hold every image from 0 to {images - 1} once in every epoch.")
     by_image = np.take_along_axis(labels, np.argsort(order, axis=-1), axis=-1)
     if (by_image != by_image[:, :1]).any():
         raise DataError("image_order and batch_labels disagree: an image has different labels in different epochs.")

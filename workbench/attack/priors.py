@@ -6,8 +6,6 @@ depend on the order has the same value in all of them.
 Letters in shapes: E epochs, N images, H, W, C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

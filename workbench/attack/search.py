@@ -6,8 +6,6 @@ images, and the loss depends more on how easily each is optimised than on which 
 figures). A wrong belief costs little for the same reason.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple

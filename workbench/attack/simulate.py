@@ -11,25 +11,37 @@ differ in which images are variables and in what is simulated:
 | fedsgd | N | one gradient at the server's weights, times U |
 | surrogate | N | gradients at points between the server's and the client's weights, times U |
 
+`planned_phases` says what an attack simulates, and `estimate_cost` what that costs.
+
 Letters in shapes: A clients, E epochs, V epochs with separate variables (E or 1), N images, H, W, C.
 """
 
-from __future__ import annotations
-
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from workbench.attack.methods import Method, Simulated
+from workbench.attack.methods import METHODS, Method, Simulated
+from workbench.config import AttackConfig
 from workbench.training.model import Model
 from workbench.training.schedule import Schedule
-from workbench.training.sgd import Batches, batch_share, in_batches, sgd
+from workbench.training.sgd import Batches, batch_share, in_batches, kept_bytes, sgd
 from workbench.weights import Weights
 
-__all__ = ["ServerKnowledge", "Simulation", "image_labels", "simulate"]
+__all__ = [
+    "Cost",
+    "ServerKnowledge",
+    "Simulation",
+    "believed_schedule",
+    "estimate_cost",
+    "image_labels",
+    "planned_phases",
+    "simulate",
+]
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,15 @@ class Simulation:
         """The batches that the variables make: what the update distance is divided by."""
         return self.num_variable_epochs * self.schedule.batches_per_epoch
 
+    def memory(self, num_clients: int) -> int:
+        """About the bytes that a step of an attack needs at its peak: what the backward pass keeps, and the state."""
+        num_images = num_clients * self.num_variable_epochs * self.schedule.num_images
+        # The images, Adam's two moments, the consensus, the gradient and the next state, as float32.
+        state = 8 * 4 * num_images * math.prod(self.model.image_shape)
+        return state + num_clients * kept_bytes(self.model, *self.num_simulated_steps, self.segments)
 
+
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class ServerKnowledge:
     """What the server knows of a client and assumes about it, as arrays: a JAX pytree.
@@ -94,7 +114,48 @@ class ServerKnowledge:
     order: Array | None
 
 
-jax.tree_util.register_dataclass(ServerKnowledge)
+class Cost(NamedTuple):
+    """The memory of the largest step, and the work of all steps.
+
+    Attributes:
+        memory: bytes.
+        phases: for every phase its steps, and the images that each of them sends through the network; time grows about
+            in proportion to their product.
+    """
+
+    memory: int
+    phases: tuple[tuple[int, int], ...]
+
+    @property
+    def steps(self) -> int:
+        """Of all phases."""
+        return sum(steps for steps, _ in self.phases)
+
+
+def believed_schedule(config: AttackConfig, schedule: Schedule) -> Schedule:
+    """The client's schedule with E and m as the attacker believes them."""
+    return Schedule(schedule.num_images, config.epochs or schedule.epochs, config.batch_size or schedule.batch_size)
+
+
+def planned_phases(model: Model, config: AttackConfig, schedule: Schedule) -> list[tuple[Simulation, int]]:
+    """What every phase simulates, and its steps: the method, and before it the warm start if there is one."""
+    schedule = believed_schedule(config, schedule)
+    methods = [(config.method, config.steps)]
+    if config.warm_start_steps:
+        methods.insert(0, ("surrogate", config.warm_start_steps))
+    return [(Simulation(model, METHODS[name], schedule, config.surrogate_points), steps) for name, steps in methods]
+
+
+def estimate_cost(model: Model, config: AttackConfig, schedule: Schedule, num_clients: int = 1) -> Cost:
+    """What an attack on such a client costs; nothing is compiled or computed.
+
+    >>> from workbench import models
+    >>> estimate_cost(models.mlp(), AttackConfig(steps=10), Schedule(num_images=8, epochs=2, batch_size=4)).phases
+    ((10, 16),)
+    """
+    phases = planned_phases(model, config, schedule)
+    work = [(steps, num_clients * math.prod(simulation.num_simulated_steps)) for simulation, steps in phases]
+    return Cost(max(simulation.memory(num_clients) for simulation, _ in phases), tuple(work))
 
 
 def simulate(simulation: Simulation, known: ServerKnowledge, images: Array) -> Weights:

@@ -4,8 +4,6 @@
 trip. One compilation serves every number of steps, every weight of a loss term and every client of the same shape.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -88,13 +86,15 @@ def init(images: Array, optimizer: optax.GradientTransformation = _ADAM, step: i
     )
 
 
-def _step(
+@partial(jax.jit, static_argnums=(0, 1), inline=True)
+def step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     problem: Problem,
     state: AttackState,
     steering: Steering,
 ) -> tuple[AttackState, StepInfo]:
+    """One optimisation step."""
     steering = steering._replace(consensus=steering.consensus * state.has_consensus)
     (loss, terms), gradient = jax.value_and_grad(loss_and_terms, argnums=4, has_aux=True)(
         objective, problem, steering, state.step, state.images, state.consensus
@@ -111,18 +111,6 @@ def _step(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def step(
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    problem: Problem,
-    state: AttackState,
-    steering: Steering,
-) -> tuple[AttackState, StepInfo]:
-    """One optimisation step."""
-    return _step(objective, optimizer, problem, state, steering)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
 def run(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -135,7 +123,7 @@ def run(
 
     The state is then the last good one.
     """
-    make = partial(_step, objective, optimizer, problem, steering=steering)
+    make = partial(step, objective, optimizer, problem, steering=steering)
     _, shape = jax.eval_shape(make, state)
     empty = jax.tree.map(lambda leaf: jnp.zeros((HISTORY_LENGTH,), leaf.dtype), shape)
 
@@ -151,6 +139,5 @@ def run(
         infos = jax.tree.map(lambda all_, one: all_.at[made].set(one), infos, info)
         return state, infos, made + is_finite.astype(made.dtype), is_finite
 
-    start = (state, empty, jnp.int32(0), jnp.bool_(True))
-    state, infos, made, _ = lax.while_loop(unfinished, body, start)
+    state, infos, made, _ = lax.while_loop(unfinished, body, (state, empty, jnp.int32(0), jnp.bool_(True)))
     return state, History(infos, made)

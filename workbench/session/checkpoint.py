@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from workbench import models
 from workbench.attack import step as engine
-from workbench.attack.attack import Attack
-from workbench.attack.build import Custom
+from workbench.attack.attack import Attack, Custom
 from workbench.attack.objective import Terms
 from workbench.attack.step import AttackState
 from workbench.config import AttackConfig

@@ -21,8 +21,7 @@ import optax
 from jax import Array
 from numpy.typing import ArrayLike
 
-from workbench.attack.attack import Reconstruction
-from workbench.attack.build import Custom
+from workbench.attack.attack import Custom, Reconstruction
 from workbench.attack.labels import LabelEstimate, estimate_labels
 from workbench.attack.prepare import prepare
 from workbench.attack.priors import Summary

@@ -1,25 +1,24 @@
 """A network as a chain of linear maps, each followed by ReLU and pooling, with hand-written derivatives.
 
 The attack differentiates through hundreds of local training steps, so its speed depends on what each step stores and
-recomputes. There are three main functions:
+recomputes. The main functions:
 
 - `logits`: the network.
 - `loss_gradient`: the gradient of the batch loss with respect to the weights, and the arrays worth storing.
 - `gradient_derivative`: the derivative of that gradient. With ``L`` the batch loss and ``v`` a direction in weight
   space, it computes both ``d/dw <v, dL/dw>`` (a Hessian-vector product) and ``d/dx <v, dL/dw>`` in one forward-mode
   pass over the gradient computation. This takes nine matrix products per layer and local step, the minimum.
+- `forward` and `backward`: the two passes over a sequence of SGD steps, as `training.native` has them in C++.
 
 Letters in shapes: M images, H, W, C, K classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from workbench.training.layers import (
     average_pool,
@@ -31,7 +30,17 @@ from workbench.training.layers import (
 )
 from workbench.weights import Weights
 
-__all__ = ["Layer", "Residuals", "features", "gradient_derivative", "logits", "loss_gradient"]
+__all__ = [
+    "Layer",
+    "Residuals",
+    "backward",
+    "descend",
+    "features",
+    "forward",
+    "gradient_derivative",
+    "logits",
+    "loss_gradient",
+]
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,7 @@ class Layer:
         """The linear map without the bias."""
         if not self.is_dense:
             return convolution(inputs, kernel, self.padding)
-        rows = inputs.reshape(len(inputs), -1)
-        return dense(rows, kernel)
+        return dense(inputs.reshape(len(inputs), -1), kernel)
 
     def outputs(self, inputs: Array, weights: dict[str, Array]) -> Array:
         bias = weights["bias"]
@@ -153,13 +161,12 @@ def loss_gradient(
         if index < len(layers) - 1:
             dz = layer.activation_transpose(active[index], gradients[0])
         x = inputs[index - 1] if index else images
-        kernel = weights[layer.name]["kernel"]
         gradient[layer.name] = {
             "kernel": layer.kernel_gradient((x, dz)),
             "bias": dz.sum(range(dz.ndim - 1)),
         }
         if index:
-            gradients.insert(0, layer.input_gradient(dz, kernel, x.shape))
+            gradients.insert(0, layer.input_gradient(dz, weights[layer.name]["kernel"], x.shape))
     return gradient, Residuals(tuple(inputs), tuple(active), tuple(gradients), logit_gradient, probabilities)
 
 
@@ -198,3 +205,38 @@ def gradient_derivative(
         }
         dx_dot = layer.input_gradient(dz_dot, kernel, x.shape) + layer.input_gradient(dz, kernel_dot, x.shape)
     return derivative, dx_dot
+
+
+def descend(weights: Weights, gradient: Weights, rate: Array) -> Weights:
+    """The weights after one step against the gradient."""
+    return jax.tree.map(lambda weight, slope: weight - rate * slope, weights, gradient)
+
+
+def forward(
+    layers: tuple[Layer, ...], weights: Weights, batches: Any, rate: Array, *, keep: bool
+) -> tuple[Weights, Any]:
+    """The weights after one SGD step on each batch, and, if ``keep``, what `backward` needs of every step."""
+
+    def step(weights: Weights, batch: Any) -> tuple[Weights, Any]:
+        gradient, kept = loss_gradient(layers, weights, *batch)
+        return descend(weights, gradient, rate), (weights, kept) if keep else None
+
+    return lax.scan(step, weights, batches)
+
+
+def backward(
+    layers: tuple[Layer, ...], final: Weights, batches: Any, rate: Array, trajectory: Any, adjoint: Weights
+) -> tuple[Weights, Array]:
+    """The adjoints of the initial weights and of the images, from the adjoint of the final weights.
+
+    With v the adjoint of the weights after a step w' = w - rate * g(w, x), the adjoint of the weights before it is
+    v - rate * d<v, g>/dw and that of the images is -rate * d<v, g>/dx. The library needs the final weights; here the
+    trajectory has the weights of every step.
+    """
+
+    def step(adjoint: Weights, xs: Any) -> tuple[Weights, Array]:
+        batch, (weights, kept) = xs
+        in_weights, in_images = gradient_derivative(layers, weights, batch.images, batch.share, kept, adjoint)
+        return descend(adjoint, in_weights, rate), -rate * in_images
+
+    return lax.scan(step, adjoint, (batches, trajectory), reverse=True)

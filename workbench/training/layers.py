@@ -9,8 +9,6 @@ slower. On accelerators, XLA folds the transpositions into the library call.
 Letters in shapes: M images, H x W pixels (h x w after the convolution), C channels in, F channels out.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

@@ -1,7 +1,5 @@
 """The type of a network: a record of pure functions on a tree of weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial

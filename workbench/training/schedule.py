@@ -1,7 +1,5 @@
 """How local training is divided: images, epochs, batches and steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from workbench.errors import ConfigError, check_count

@@ -5,9 +5,8 @@ steps are a `lax.scan`, so compile time does not grow with their number, and the
 to the images.
 """
 
-from __future__ import annotations
-
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -76,10 +75,9 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
     """
     if model.chain is None:
         steps = partial(_plain_sgd, model)
-    elif _is_native(model.chain, weights, batches.images, len(batches.images)):
-        steps = partial(_native_sgd, model.chain)
     else:
-        steps = partial(_chain_sgd, model.chain)
+        passes = _passes(model.chain, weights, batches.images, len(batches.images))
+        steps = partial(_chain_sgd, passes, model.chain)
     if segments == 1:
         return steps(weights, batches, rate)
     segmented = jax.tree.map(lambda a: a.reshape(segments, a.shape[0] // segments, *a.shape[1:]), batches)
@@ -87,104 +85,62 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
     return lax.scan(lambda w, part: (segment(w, part, rate), None), weights, segmented)[0]
 
 
-def _descend(weights: Weights, gradient: Weights, rate: Array) -> Weights:
-    return jax.tree.map(lambda weight, slope: weight - rate * slope, weights, gradient)
-
-
 def _plain_sgd(model: Model, weights: Weights, batches: Batches, rate: Array) -> Weights:
     """For any network: reverse mode by JAX, which recomputes each step's gradient in the backward pass."""
 
     @jax.checkpoint
     def step(weights: Weights, batch: Batches) -> tuple[Weights, None]:
-        return _descend(weights, batch_gradient(model, weights, *batch), lax.stop_gradient(rate)), None
+        return chain.descend(weights, batch_gradient(model, weights, *batch), lax.stop_gradient(rate)), None
 
     return lax.scan(step, weights, batches)[0]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chain_sgd(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> Weights:
-    return _forward(layers, weights, batches, rate)[0]
+def _passes(layers: Layers, weights: Weights, images: Array, num_steps: int) -> ModuleType:
+    """The module whose `forward` and `backward` run these steps: the compiled library's if it can."""
+    # XLA runs a single step as fast: no step waits for another, and its memory is already allocated.
+    return native if num_steps > 1 and native.can_train(layers, weights, images) else chain
 
 
-def _forward(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> tuple[Weights, Any]:
-    """The final weights, and what the backward pass needs of every step."""
-
-    def step(weights: Weights, batch: Batches) -> tuple[Weights, tuple[Weights, chain.Residuals]]:
-        gradient, kept = chain.loss_gradient(layers, weights, *batch)
-        return _descend(weights, gradient, rate), (weights, kept)
-
-    final, trajectory = lax.scan(step, weights, batches)
-    return final, (batches, rate, trajectory)
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chain_sgd(passes: ModuleType, layers: Layers, weights: Weights, batches: Batches, rate: Array) -> Weights:
+    """For a chain of layers: forward and backward pass of the given module."""
+    return passes.forward(layers, weights, batches, rate, keep=False)[0]
 
 
-def _backward(layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Batches, Array]:
-    """The adjoint of the weights and of the images.
+def _forward(
+    passes: ModuleType, layers: Layers, weights: Weights, batches: Batches, rate: Array
+) -> tuple[Weights, Any]:
+    final, trajectory = passes.forward(layers, weights, batches, rate, keep=True)
+    return final, (final, batches, rate, trajectory)
 
-    With v the adjoint of the weights after a step w' = w - rate * g(w, x), the adjoint of the weights before it is
-    v - rate * d<v, g>/dw and that of the images is -rate * d<v, g>/dx.
-    """
-    batches, rate, trajectory = saved
 
-    def step(adjoint: Weights, xs: Any) -> tuple[Weights, Array]:
-        batch, (weights, kept) = xs
-        in_weights, in_images = chain.gradient_derivative(layers, weights, batch.images, batch.share, kept, adjoint)
-        return _descend(adjoint, in_weights, rate), -rate * in_images
-
-    adjoint, in_images = lax.scan(step, adjoint, (batches, trajectory), reverse=True)
-    return _adjoints(batches, rate, adjoint, in_images)
+def _backward(passes: ModuleType, layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Batches, Array]:
+    """The adjoints of all arguments: None for the labels, which are integers; zero for share and rate."""
+    final, batches, rate, trajectory = saved
+    in_weights, in_images = passes.backward(layers, final, batches, rate, trajectory, adjoint)
+    no_derivative: Any = None
+    return in_weights, Batches(in_images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
 
 
 _chain_sgd.defvjp(_forward, _backward)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _native_sgd(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> Weights:
-    return native.forward(layers, weights, batches, rate, keep=False)[0]
-
-
-def _native_forward(layers: Layers, weights: Weights, batches: Batches, rate: Array) -> tuple[Weights, Any]:
-    final, trajectory = native.forward(layers, weights, batches, rate, keep=True)
-    return final, (batches, rate, final, trajectory)
-
-
-def _native_backward(layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Batches, Array]:
-    batches, rate, final, trajectory = saved
-    return _adjoints(batches, rate, *native.backward(layers, final, batches, rate, trajectory, adjoint))
-
-
-_native_sgd.defvjp(_native_forward, _native_backward)
-
-
-def _adjoints(batches: Batches, rate: Array, weights: Weights, images: Array) -> tuple[Weights, Batches, Array]:
-    """The adjoints of all arguments: None for the labels, which are integers; zero for share and rate."""
-    no_derivative: Any = None
-    return weights, Batches(images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
-
-
-def _is_native(layers: Layers, weights: Weights, images: Array, num_steps: int) -> bool:
-    """Whether the compiled library runs these steps."""
-    # XLA runs a single step as fast: no step waits for another, and its memory is already allocated.
-    return num_steps > 1 and native.can_train(layers, weights, images)
-
-
 def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1) -> int:
     """An estimate of the memory that differentiating through `sgd` needs, from the shapes of the stored arrays."""
     weights = jax.eval_shape(lambda: model.init(0))
-    images, labels, share = jax.eval_shape(
-        lambda: (
-            jnp.zeros((batch_size, *model.image_shape), jnp.float32),
-            jnp.zeros(batch_size, jnp.int32),
-            jnp.zeros(batch_size, jnp.float32),
+    batch = jax.eval_shape(
+        lambda: Batches(
+            jnp.zeros((1, batch_size, *model.image_shape), jnp.float32),
+            jnp.zeros((1, batch_size), jnp.int32),
+            jnp.zeros((1, batch_size), jnp.float32),
         )
     )
-    every_step = _num_bytes(weights)
-    if model.chain is not None and _is_native(model.chain, weights, images, num_steps):
-        every_step = images.dtype.itemsize * native.kept_floats(model.chain, model.image_shape, batch_size)
-    elif model.chain is not None:
-        every_step += _num_bytes(
-            jax.eval_shape(partial(chain.loss_gradient, model.chain), weights, images, labels, share)[1]
-        )
-    return every_step * -(-num_steps // segments) + _num_bytes(weights) * segments
+    every_step: Any = weights
+    if model.chain is not None:
+        passes = _passes(model.chain, weights, batch.images, num_steps)
+        forward = partial(passes.forward, model.chain, keep=True)
+        _, every_step = jax.eval_shape(forward, weights, batch, jnp.float32(0))
+    return _num_bytes(every_step) * -(-num_steps // segments) + _num_bytes(weights) * segments
 
 
 def _num_bytes(tree: Any) -> int:

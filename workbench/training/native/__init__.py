@@ -7,8 +7,6 @@ number types and for unsupported networks, `workbench.training.sgd` computes the
 Set ``WORKBENCH_NATIVE=0`` in the environment to disable it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os
@@ -80,7 +78,7 @@ def build() -> Path:
     compiler = _compiler()
     try:
         path = library_path()
-        if _open(path) is not None:
+        if _open() is not None:
             return path
         if not compiler:
             raise CannotCompileError("there is no C++ compiler.")
@@ -97,14 +95,15 @@ def build() -> Path:
                     break
     except OSError as error:
         raise CannotCompileError(f"{error}.") from None
-    if _open(path) is None:
+    if _open() is None:
         raise CannotCompileError(f"{shlex.join(compiler)} fails: {done.stderr.strip() or 'no error message'}")
     return path
 
 
-def _open(path: Path) -> ctypes.CDLL | None:
+def _open() -> ctypes.CDLL | None:
+    """The compiled library; None if there is none, or none that can be loaded."""
     try:
-        return ctypes.CDLL(str(path)) if path.exists() else None
+        return ctypes.CDLL(str(library_path()))
     except OSError:
         return None
 
@@ -113,10 +112,7 @@ def _open(path: Path) -> ctypes.CDLL | None:
 def _library() -> ctypes.CDLL | None:
     if os.environ.get("WORKBENCH_NATIVE") == "0":
         return None
-    try:
-        library = _open(library_path())
-    except OSError:
-        return None
+    library = _open()
     if library is not None:
         library.workbench_slot.restype = ctypes.c_int64
         for name in ("workbench_forward", "workbench_backward"):
@@ -143,25 +139,28 @@ def _supports(layers: tuple[Layer, ...], image_shape: tuple[int, ...]) -> bool:
     height, width, channels = image_shape
     for index, layer in enumerate(layers):
         is_last = index == len(layers) - 1
-        if layer.relu == is_last:
-            return False
         if layer.is_dense:
-            inputs, channels = height * width * channels, layer.kernel_shape[1]
-            if layer.kernel_shape[0] != inputs or layer.pool:
-                return False
-            height = width = 1
-            continue
-        size, other_size, inputs, filters = layer.kernel_shape
-        is_after_dense = index > 0 and layers[index - 1].is_dense
-        if is_last or is_after_dense or inputs != channels or size != other_size or not 0 < size <= _MOST_KERNEL_ROWS:
+            inputs, outputs = layer.kernel_shape
+            fits = inputs == height * width * channels and not layer.pool
+            height, width, channels = 1, 1, outputs
+        else:
+            size, other_size, inputs, filters = layer.kernel_shape
+            height, width = (side + 2 * layer.padding - size + 1 for side in (height, width))
+            is_after_dense = index > 0 and layers[index - 1].is_dense
+            pooled = 2 if layer.pool else 1
+            fits = (
+                not (is_last or is_after_dense)
+                and inputs == channels
+                and size == other_size
+                and 0 < size <= _MOST_KERNEL_ROWS
+                and filters % _UNIT == 0
+                and layer.padding >= 0
+                and min(height, width) > 0
+                and height % pooled == width % pooled == 0
+            )
+            height, width, channels = height // pooled, width // pooled, filters
+        if not fits or layer.relu == is_last:
             return False
-        height, width, channels = height + 2 * layer.padding - size + 1, width + 2 * layer.padding - size + 1, filters
-        if filters % _UNIT or layer.padding < 0 or min(height, width) < 1:
-            return False
-        if layer.pool:
-            if height % 2 or width % 2:
-                return False
-            height, width = height // 2, width // 2
     return True
 
 

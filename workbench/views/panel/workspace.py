@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.attack.cost import estimate_cost
+from workbench.attack.simulate import estimate_cost
 from workbench.config import AttackConfig, ClientConfig
 from workbench.data import Truth
 from workbench.errors import ConfigError
