@@ -1,7 +1,5 @@
 """The workbench's errors: each message names the field, the value and what is expected."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import operator

@@ -1,7 +1,5 @@
 """The quality of a reconstruction: the only module that compares it with the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

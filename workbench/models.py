@@ -4,8 +4,6 @@ The networks that produced the paper's numbers differ from the table in its appe
 are those that were used, `femnist_cnn_printed` and `cifar100_cnn_printed` those of the table.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

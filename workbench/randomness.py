@@ -1,7 +1,5 @@
 """Random numbers: every random key has a name and is derived from one seed."""
 
-from __future__ import annotations
-
 import math
 import zlib
 

@@ -1,7 +1,5 @@
 """Whose update is attacked, as the command line and the panel name it: a data set, a client and its training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The weights of a network: a dictionary of layers, each a dictionary of named arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

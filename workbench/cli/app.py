@@ -4,8 +4,6 @@ Exit codes: 0 when all went well, 1 when an attack diverged, 2 when the input wa
 Ctrl-C or a divergence ends still prints its table and writes its report and checkpoint.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version

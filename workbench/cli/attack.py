@@ -1,7 +1,5 @@
 """The commands ``workbench demo`` and ``workbench attack``."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import time

@@ -1,7 +1,5 @@
 """What the commands share: options made from the tables of settings, checks, and the cache of compilations."""
 
-from __future__ import annotations
-
 import json
 import os
 import warnings

@@ -3,8 +3,6 @@
 Exit codes: 0 when every unit is measured, 1 when units failed, 2 for wrong input, 130 after Ctrl-C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Data sets: bundled (``glyphs``, ``photos``), real (``femnist``, ``cifar100``) or custom (arrays, a folder)."""
 
-from __future__ import annotations
-
 import os
 
 from workbench.data.cifar100 import load_cifar100

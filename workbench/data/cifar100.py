@@ -1,7 +1,5 @@
 """CIFAR-100 from its official binary archive or from an ``.npz``; the pickled version is never read."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """Custom data sets: from arrays, or from a folder with one sub-folder per class."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FEMNIST, one client per writer: from LEAF's output, an ``.npz`` file, or Hugging Face's ``datasets``."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

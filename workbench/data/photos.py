@@ -5,8 +5,6 @@ the photograph downscaled by an integer factor: each pixel is the mean of a bloc
 so the images are the same on every machine.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from importlib.resources import as_file, files
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The client's local training (the paper's Algorithm 1) and what the server observes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Defences on the client's side: noise, pruning and clipping of each example's gradient (the paper's Appendix C.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

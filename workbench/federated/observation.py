@@ -1,7 +1,5 @@
 """What the server observes of a client's training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

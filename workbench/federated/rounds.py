@@ -1,7 +1,5 @@
 """The server's side of federated averaging: choose clients, collect their updates, average, evaluate."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial

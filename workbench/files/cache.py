@@ -1,7 +1,5 @@
 """The cache folder (downloads, and libraries compiled for this machine), and downloads with a checksum."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

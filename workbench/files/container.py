@@ -4,8 +4,6 @@ The metadata holds the kind of file, a format version, the settings, and a SHA-2
 detects any change to either.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

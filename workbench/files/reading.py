@@ -1,7 +1,5 @@
 """Reading files of unknown content: every failure becomes a `DataError` that names the file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

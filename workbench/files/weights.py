@@ -1,7 +1,5 @@
 """Files of weights: written as safetensors, read from safetensors or ``.npz``, never unpickled."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -3,8 +3,6 @@
 Keyword arguments in Python and options of the command line are made from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter

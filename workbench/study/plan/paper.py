@@ -5,8 +5,6 @@ Machine Learning Research, 2022: Tables 1 to 4 and 6 to 11 (Table 5 lists networ
 the form 10x5x50 are epochs x batch size x images. Tables 6 to 10 are on FEMNIST, 10x5x50 unless they say otherwise.
 """
 
-from __future__ import annotations
-
 from workbench.attack.methods import PAPER_METHODS
 
 __all__ = ["PAPER_METHODS", "Published", "published"]

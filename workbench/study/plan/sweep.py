@@ -1,7 +1,5 @@
 """A custom grid: a TOML file in which every list is a set of values, and every combination is measured."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import tomllib

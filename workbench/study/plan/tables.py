@@ -1,7 +1,5 @@
 """What each table of the paper measures: its settings and methods as units, each with the paper's numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Measures the units of a study: in this process, in processes of this machine, or on a cluster; one loop for all."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """Measures one unit: the client trains, the server attacks, and the result is a row of plain values."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

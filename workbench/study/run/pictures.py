@@ -1,7 +1,5 @@
 """The pictures behind a study's numbers, stored as files."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path

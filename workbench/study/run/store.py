@@ -3,8 +3,6 @@
 A SQLite file with a write-ahead log, on a local disk; JSON lines for archives and for other machines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

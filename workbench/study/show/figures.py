@@ -1,7 +1,5 @@
 """Figures like the paper's, drawn from a study's pictures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The numbers of one line of a table: means over clients with their standard errors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """The progress of a study: units done, time left and the numbers so far, in a terminal, a log, or a notebook."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

@@ -1,7 +1,5 @@
 """Plots of a table: measured means with standard errors with the paper's values, and quality over time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two attacks on the same client side by side, started together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The controls of client and attack, made from the table of settings: widgets to settings and back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

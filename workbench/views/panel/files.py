@@ -1,7 +1,5 @@
 """What Save, Load and Export read and write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

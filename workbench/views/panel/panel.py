@@ -3,8 +3,6 @@
 The panel shows what its `Controller` does, and passes clicks on to it. All pictures are drawn by the panel's `Painter`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from html import escape

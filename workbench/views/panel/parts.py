@@ -1,7 +1,5 @@
 """The panel's parts: a picture with a caption, a timeline, and their look in both of JupyterLab's themes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from html import escape
 from threading import RLock, local

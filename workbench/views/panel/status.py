@@ -1,7 +1,5 @@
 """What a panel can do and be, by name; and pure functions for what it says and allows in a situation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What there is to see: a `Scene` is one moment of an attack; seven tabs draw it, on the painter's thread."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
