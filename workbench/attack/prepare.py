@@ -97,11 +97,11 @@ def _label_counts(
 
 def _whole_numbers(field: str, given: ArrayLike, **axes: int) -> NDArray[np.int64]:
     """The given array if it has these axes and no negative number; a single client may leave out the first axis."""
-    values, right = np.asarray(given), tuple(axes.values())
-    if values.shape == right[1:] and right[0] == 1:
+    values, expected = np.asarray(given), tuple(axes.values())
+    if values.shape == expected[1:] and expected[0] == 1:
         values = values[None]
-    if values.shape != right:
-        raise DataError(f"{field} has shape {values.shape}; right is {right}: {', '.join(axes)}.")
+    if values.shape != expected:
+        raise DataError(f"{field} has shape {values.shape}; expected {expected}: {', '.join(axes)}.")
     if not np.issubdtype(values.dtype, np.integer) or values.min() < 0:
         raise DataError(f"{field} must be whole numbers of at least 0.")
     return values.astype(np.int64)

@@ -120,5 +120,5 @@ def unpack_history(
 def check_array(array: NDArray[Any], dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return the array if it has this type and shape."""
     if array.dtype != dtype or array.shape != shape:
-        raise CheckpointError(f"an array is {array.dtype} {array.shape}; right is {np.dtype(dtype)} {shape}.")
+        raise CheckpointError(f"an array is {array.dtype} {array.shape}; expected {np.dtype(dtype)} {shape}.")
     return array
