@@ -1,8 +1,11 @@
 """Where arrays are: with two devices, a session on the second one keeps everything there."""
 
+import pytest
+
 TWO_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 
 
+@pytest.mark.slow
 def test_a_session_on_the_second_device_keeps_every_array_there(start_process, tmp_path):
     """It is stepped, run in the background, rewound, saved and loaded; a name of no device says which there are."""
     process = start_process(

@@ -226,6 +226,7 @@ def test_ctrl_c_raises_again_after_run(make_session):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_sixty_four_bit_numbers_by_default_change_nothing(client, make_session, reference):
     """Some people's JAX makes every new array 64 bits wide."""
     network = wb.models.femnist_cnn()
