@@ -29,7 +29,7 @@ KINDS = {
 def values(known: Setting) -> str:
     """What a setting may be, in words."""
     if known.choices:
-        return ", ".join(f"`{choice}`" for choice in (*known.extra_choices, *known.choices))
+        return ", ".join(f"`{choice}`" for choice in known.offered)
     if known.kind is bool:
         return "on or off"
     number = {int: "whole number", float: "number", tuple: "two numbers"}.get(known.kind, "path")

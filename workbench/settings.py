@@ -77,6 +77,11 @@ class Setting:
         """A name that no setting of another record has: that of the option, or of the field where it is negated."""
         return self.name if self.is_negated else self.flag[2:].replace("-", "_")
 
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The names that the command line and the panel offer."""
+        return (*self.extra_choices, *self.choices)
+
     def check(self, value: Any, field: str) -> Any:
         """Return the value, as the type of the field, or raise a `ConfigError` that names the field."""
         if value is None and self.is_optional:

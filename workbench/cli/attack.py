@@ -12,19 +12,18 @@ import typer
 
 from workbench.attack.methods import METHODS
 from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, setting_options
-from workbench.config import LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import PRESETS, AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, check_choice, check_count
 from workbench.metrics import label_errors, score
 from workbench.session import AttackSession, Outcome
-from workbench.settings import with_parameters
+from workbench.settings import settings_of, with_parameters
 from workbench.study.show.results import text_table
 from workbench.target import Target, is_same_update
 
 __all__ = ["attack", "demo"]
 
 AUTOSAVE_SECONDS = 60.0
-LABEL_SOURCES = ("known", *LABEL_METHODS)
 
 # Small enough for a first look; the paper's clients have 50 images, 10 epochs and batches of 5.
 _SMALL = {"epochs": 4, "batch_size": 4}
@@ -56,7 +55,13 @@ _ATTACK_OPTIONS = (
     option("preset", str | None, None, _ATTACK, f"Settings to start from, if not demo. {one_of(PRESETS)}"),
     *setting_options(AttackConfig, _ATTACK),
     option(
-        "set_", list[str] | None, None, _ATTACK, "NAME=VALUE, a field of AttackConfig by its name; repeatable.", "--set"
+        "set_",
+        list[str] | None,
+        None,
+        _ATTACK,
+        "A field of AttackConfig; repeatable.",
+        "--set",
+        metavar="NAME=VALUE",
     ),
     _DEVICE,
     option("save", Path | None, None, _RUN, "Write a checkpoint, every minute and at the end."),
@@ -91,7 +96,8 @@ def attack(**values: Any) -> int:
     client = ClientConfig(**given_settings(ClientConfig, values), defence=defence)
     target = Target(**given_settings(Target, values), client=client)
     changes = given_settings(AttackConfig, values)
-    check_choice("label_source", changes.get("label_method", "known"), LABEL_SOURCES)
+    sources = settings_of(AttackConfig)["label_method"].offered
+    check_choice("label_source", changes.get("label_method", "known"), sources)
     is_known = changes.get("label_method") == "known"
     if is_known:
         del changes["label_method"]

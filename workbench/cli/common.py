@@ -70,8 +70,7 @@ def _setting_option(known: Setting, heading: str, defaults: Mapping[str, Any] | 
         names = (f"{known.flag}/--no-{known.flag[2:]}",)
     if known.is_negated and default is not None:
         default = not default
-    choices = (*known.extra_choices, *known.choices)
-    text = f"{known.label}: {known.help} {one_of(choices) if choices else ''}".strip()
+    text = f"{known.label}: {known.help} {one_of(known.offered) if known.offered else ''}".strip()
     kind = kind | None if default is None else kind
     return option(known.key, kind, default, heading, text, *names, metavar=known.metavar)
 

@@ -228,7 +228,7 @@ def _control(known: Setting) -> Any:
     if known.slider is not None:
         return _slider(known, known.slider, look)
     if known.choices:
-        choices = [("true counts" if name == "known" else name, name) for name in known.extra_choices + known.choices]
+        choices = [("true counts" if name == "known" else name, name) for name in known.offered]
         options = [(_UNSET[known.key], ""), *choices] if known.is_optional else choices
         return widgets.Dropdown(options=options, value=known.default or "", **look)
     if known.kind is bool and known.is_optional:
