@@ -15,9 +15,7 @@ from workbench.study.plan.plan import Plan, Row, Unit
 from workbench.study.plan.sweep import plan_sweep
 from workbench.study.plan.tables import plan_table
 from workbench.study.run.execute import Cluster, Executor, Processes, Report, execute
-from workbench.study.run.pictures import pictures_folder
 from workbench.study.run.store import Store, read_rows, write_rows
-from workbench.study.show.figures import write_figures
 from workbench.study.show.live import progress_for
 from workbench.study.show.results import Results
 
@@ -68,7 +66,7 @@ def run_plan(plan: Plan, **run: Any) -> tuple[Results, Report]:
         run: how to run it, the fields of `RunOptions`.
     """
     options = make_options(RunOptions, run)
-    pictures = None if options.figures is None else pictures_folder(options.figures)
+    pictures = None if options.figures is None else str(Path(options.figures, "pictures").absolute())
     plan = replace(plan, place=replace(plan.place, device=options.device, pictures=pictures))
     with Store(options.store) as store:
         exported = read_rows(options.out) if options.out is not None and Path(options.out).exists() else []
@@ -80,8 +78,11 @@ def run_plan(plan: Plan, **run: Any) -> tuple[Results, Report]:
             plan = plan.measured(rows)
         report = _measure_missing(plan, rows, store, export, options)
     results = Results(plan, rows)
-    if options.figures is not None:
-        write_figures(results, Path(options.figures))
+    if pictures is not None:
+        # matplotlib takes a while to import, and nothing before needs it.
+        from workbench.study.show.figures import write_figures
+
+        write_figures(results.lines, pictures)
     return results, report
 
 

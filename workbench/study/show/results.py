@@ -172,13 +172,13 @@ class Results:
 
     def figure(self) -> Figure:
         """Means with standard errors; crosses mark the paper's values."""
-        from workbench.study.show.plot import draw
+        from workbench.study.show.figures import draw
 
         return draw(self.plan.title, self.plan.measure, self.lines)
 
     def figure_over_time(self) -> Figure:
         """Quality against seconds, for every setting and method measured."""
-        from workbench.study.show.plot import draw_over_time
+        from workbench.study.show.figures import draw_over_time
 
         return draw_over_time(self.lines)
 
