@@ -4,7 +4,8 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ __all__ = [
     "check_flag",
     "check_kind",
     "check_number",
+    "check_path",
     "shown",
 ]
 
@@ -141,3 +143,17 @@ def check_number(
     if number and not SMALLEST <= abs(number) <= LARGEST:
         raise ConfigError(f"{field} = {shown(value)} is too {'small' if abs(number) < 1 else 'large'} for float32.")
     return number
+
+
+def check_path(field: str, value: Any, right: str, kind: type[WorkbenchError] = DataError) -> Path:
+    """Return ``value`` as a Path; ``right`` describes it, and ``kind`` is the error if it is none.
+
+    >>> check_path("store", 3, "the path of a file")
+    Traceback (most recent call last):
+    ...
+    workbench.errors.DataError: store = 3 must be the path of a file.
+    """
+    try:
+        return Path(value)
+    except TypeError:
+        raise kind(f"{field} = {shown(value)} must be {right}.") from None

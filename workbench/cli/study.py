@@ -12,12 +12,11 @@ import typer
 from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, setting_options
 from workbench.errors import ConfigError, check_choice
 from workbench.settings import with_parameters
-from workbench.study.options import RunOptions, TableOptions
 from workbench.study.plan.plan import DATASETS, Plan
 from workbench.study.plan.sweep import plan_sweep
-from workbench.study.plan.tables import NUMBERS, plan_table
+from workbench.study.plan.tables import NUMBERS, TableOptions, plan_table
 from workbench.study.show.results import FORMATS, PICTURES
-from workbench.study.study import run_plan
+from workbench.study.study import RunOptions, run_plan
 
 __all__ = ["sweep", "table"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from workbench.errors import CheckpointError, WorkbenchError, shown
+from workbench.errors import CheckpointError, WorkbenchError, check_path, shown
 from workbench.files.writing import write_atomically
 
 __all__ = ["Tensors", "check_keys", "fitting_together", "kind_of", "read", "write"]
@@ -91,10 +91,7 @@ def check_keys(found: dict[str, Any], expected: Iterable[str]) -> None:
 @contextmanager
 def _opened(path: str | os.PathLike[str], kind: str) -> Iterator[tuple[Path, Any]]:
     """A context with the path and its opened safetensors file; damage becomes a `CheckpointError` with one sentence."""
-    try:
-        file = Path(path)
-    except TypeError:
-        raise CheckpointError(f"path = {shown(path)} must be the path of a saved {kind}.") from None
+    file = check_path("path", path, f"the path of a saved {kind}", CheckpointError)
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; expected a saved {kind}.")
     try:

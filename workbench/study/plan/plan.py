@@ -88,8 +88,7 @@ class Unit:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """All fields as plain JSON values."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        return json.loads(json.dumps(asdict(self)))
 
     @cached_property
     def key(self) -> str:

@@ -1,19 +1,20 @@
 """What each table of the paper measures: its settings and methods as units, each with the paper's numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workbench.config import AttackConfig, ClientConfig, DefenceConfig
-from workbench.errors import ConfigError, check_choice, check_count, shown
+from workbench.attack.methods import METHODS
+from workbench.config import LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.errors import ConfigError, check_choice, check_count, check_flag, shown
 from workbench.files.weights import load_weights
-from workbench.study.options import ALL_METHODS, TableOptions, make_options, takes
+from workbench.settings import make_options, setting, takes
 from workbench.study.plan.paper import PAPER_METHODS, published
 from workbench.study.plan.plan import Cohort, Entry, Plan, digest_of_weights
 
-__all__ = ["NUMBERS", "TITLES", "plan_table"]
+__all__ = ["NUMBERS", "TITLES", "TableOptions", "plan_table"]
 
 TITLES = {
     1: "images from known label counts",
@@ -29,6 +30,8 @@ TITLES = {
 }
 NUMBERS = tuple(TITLES)
 
+# The paper's five methods, one more, and the project's best settings.
+ALL_METHODS = (*METHODS, "best")
 # The formulas share one pass through the network; `refined` needs a separate attack.
 FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
 ALL_LABEL_METHODS = (*FORMULAS, "refined")
@@ -52,6 +55,51 @@ _DEFENCES = {
     "pruning 0.2": DefenceConfig("pruning", 0.2),
     "pruning 0.5": DefenceConfig("pruning", 0.5),
 }
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a table measures; each field's ``help`` describes it."""
+
+    data: Path | None = setting(None, "Data", "Files of the data set.")
+    clients: int | str | Sequence[int] = setting(
+        10, "Clients", "Number of clients, counted from the first, or their indices, such as 3-5,9."
+    )
+    methods: Sequence[str] | None = setting(
+        None, "Methods", f"Some of: {', '.join(ALL_METHODS)}; for Table 2: {', '.join(LABEL_METHODS)}."
+    )
+    settings: Sequence[str] | None = setting(
+        None,
+        "Settings",
+        "Some of the table's settings, e.g. 10x5x50; repeat the option or separate them by ';'.",
+        option="setting",
+        aliases=("--settings",),
+    )
+    preset: str = setting(
+        "paper", "Preset", "paper: as published; best: our best settings, same clients; demo: small clients, few steps."
+    )
+    seeds: Sequence[int] = setting((0,), "Seeds", "Seeds of the network, the batches and the attack, e.g. 0,1,2.")
+    changes: Mapping[str, Any] | None = setting(
+        None,
+        "Changed settings",
+        "Set a field of every attack's AttackConfig; repeatable.",
+        option="set",
+        metavar="NAME=VALUE",
+    )
+    weights: Path | None = setting(
+        None, "Trained weights", "Folder with trained weights for Table 7; default: the folder of the data."
+    )
+    model: str | None = setting(None, "Network", "A built-in network; default: the data set's.")
+    repeated_draws: bool = setting(
+        False, "Repeated draws", "Table 6: repeat the defences' noise in every epoch, as the paper's experiments did."
+    )
+    accuracies: bool = setting(False, "Accuracies", "Table 6: also train 250 rounds and report test accuracies.")
+    rounds: int | None = setting(None, "Rounds", "Number of rounds of that training; default: 250.")
+
+    def __post_init__(self) -> None:
+        check_choice("preset", self.preset, PRESETS)
+        check_flag("repeated_draws", self.repeated_draws)
+        check_flag("accuracies", self.accuracies)
 
 
 @dataclass(frozen=True)
@@ -86,7 +134,7 @@ def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
         dataset: ``femnist``, ``cifar100``, ``glyphs`` or ``photos``.
         options: what to measure, the fields of `TableOptions`.
     """
-    chosen = make_options(TableOptions, options)
+    (chosen,) = make_options(options, TableOptions)
     if number not in NUMBERS:
         raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
     if chosen.accuracies and number != 6:

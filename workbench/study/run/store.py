@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
-from workbench.errors import DataError, check_number, shown
+from workbench.errors import DataError, check_number, check_path, shown
 from workbench.files.reading import reading
 from workbench.files.writing import make_folder, write_atomically
 from workbench.study.plan.plan import Row, Unit
@@ -85,10 +85,7 @@ class Store(AbstractContextManager["Store"]):
             path: of the file.
             lease_seconds: how long a claim holds without renewal; this process renews its claims as long as it runs.
         """
-        try:
-            self.path = Path(path)
-        except TypeError:
-            raise DataError(f"store = {shown(path)} must be the path of a file.") from None
+        self.path = check_path("store", path, "the path of a file")
         self.lease_seconds = check_number("lease_seconds", lease_seconds, above=0)
         self._owner = secrets.token_hex(8)
         self._lock = threading.Lock()
