@@ -33,7 +33,11 @@ class Line:
         """The mean over clients of one measure; several seeds of a client count as one value, their mean.
 
         The measure ``deviation`` is the standard deviation of label errors over all units, as the paper reports it.
+        What the paper reports for a measure is a measure too, ``paper_psnr`` for ``psnr``.
         """
+        if measure.startswith("paper_"):
+            number = self.entry.published.get(measure.removeprefix("paper_"))
+            return None if number is None else Estimate(number)
         by_client: dict[tuple[int, ...], list[float]] = {}
         for row in self.rows:
             value = _value(row, measure, self.entry.method)
@@ -46,11 +50,6 @@ class Line:
         if not means:
             return None
         return Estimate(mean(means), stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None)
-
-    def published(self, measure: str) -> Estimate | None:
-        """What the paper reports for a measure."""
-        number = self.entry.published.get(measure)
-        return None if number is None else Estimate(number)
 
     @property
     def units_text(self) -> str:
