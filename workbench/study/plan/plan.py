@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, lru_cache
-from itertools import chain
+from functools import cached_property, lru_cache
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,6 @@ __all__ = [
     "parse_clients",
 ]
 
-TASKS = ("attack", "labels", "accuracy")
-LABELS = ("known", "recovered", "known_per_batch")
 DATASETS = ("femnist", "cifar100", "glyphs", "photos")
 
 # One finished unit: its key, its settings and what was measured, as plain JSON values.
@@ -79,8 +77,8 @@ class Unit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, TASKS)
-        check_choice("labels", self.labels, LABELS)
+        check_choice("task", self.task, ("attack", "labels", "accuracy"))
+        check_choice("labels", self.labels, ("known", "recovered", "known_per_batch"))
         if self.attack is not None and self.task == "attack" and self.labels != "recovered":
             # Where labels are known, the method to recover them does not affect the result.
             object.__setattr__(self, "attack", replace(self.attack, label_method=AttackConfig().label_method))
@@ -152,6 +150,11 @@ class Place:
 _load_dataset = lru_cache(maxsize=4)(load_dataset)
 
 
+@lru_cache(maxsize=2**14)
+def _digest_of_clients(place: Place, dataset: str, clients: tuple[int, ...], num_images: int) -> str:
+    return digest_of_pictures(place.dataset(dataset).client(index, num_images) for index in clients)
+
+
 @lru_cache(maxsize=16)
 def network(name: str, num_classes: int, image_shape: tuple[int, int, int]) -> Model:
     """A built-in network for a data set."""
@@ -199,10 +202,8 @@ class Plan:
     @property
     def units(self) -> list[Unit]:
         """The units to measure, each once; client by client, to compare methods early."""
-        wanted = [entry.units for entry in self.entries if entry.is_wanted]
-        longest = max(map(len, wanted), default=0)
-        turns = [units[turn] for turn in range(longest) for units in wanted if turn < len(units)]
-        return list({unit.key: unit for unit in turns}.values())
+        turns = zip_longest(*(entry.units for entry in self.entries if entry.is_wanted))
+        return list({unit.key: unit for unit in chain(*turns) if unit is not None}.values())
 
     @property
     def shown_units(self) -> dict[str, Unit]:
@@ -224,7 +225,7 @@ class Cohort:
         place: where units find their files.
         num_clients: of the whole data set.
         indices: the clients to measure.
-        network: the name of the network; ``model`` is the network itself.
+        model: the network.
     """
 
     def __init__(
@@ -244,14 +245,7 @@ class Cohort:
         source = self.place.dataset(dataset)
         self.num_clients = source.num_clients
         self.indices = parse_clients(clients, self.num_clients)
-        self.network = model or f"{self.twin}_cnn"
-        self.model = network(self.network, source.num_classes, source.image_shape)
-
-        @cache
-        def digest(group: tuple[int, ...], num_images: int) -> str:
-            return digest_of_pictures([source.client(index, num_images) for index in group])
-
-        self._digest = digest
+        self.model = network(model or f"{self.twin}_cnn", source.num_classes, source.image_shape)
 
     def groups(self, size: int = 1) -> list[tuple[int, ...]]:
         """Every client with the next ones, ``size`` in all; the first client follows the last."""
@@ -264,10 +258,10 @@ class Cohort:
         return tuple(
             Unit(
                 dataset=self.dataset,
-                pictures=self._digest(group, num_images),
+                pictures=_digest_of_clients(self.place, self.dataset, group, num_images),
                 clients=group,
                 num_images=num_images,
-                network=self.network,
+                network=self.model.name,
                 seed=seed,
                 **settings,
             )

@@ -290,13 +290,13 @@ _NOTES: dict[int, str] = {
 
 def _notes(number: int, options: TableOptions) -> tuple[str, ...]:
     draws = "repeated in every epoch, as in the paper's experiments" if options.repeated_draws else "new in every step"
-    of_tables = {**_NOTES, 6: f"The defences' draws are {draws}."}
-    notes = [of_tables[number]] if number in of_tables else []
-    if options.accuracies:
-        notes.append(
-            "Accuracies: trained on every client's first images, tested on the rest, mean over clients; the paper "
-            "has a separate test set."
-        )
-    if options.preset == "demo":
-        notes.append(f"Small clients and {_DEMO_STEPS} steps for a quick look; not comparable with the paper.")
-    return tuple(notes)
+    notes = {
+        _NOTES.get(number, ""): number in _NOTES,
+        f"The defences' draws are {draws}.": number == 6,
+        "Accuracies: trained on every client's first images, tested on the rest, mean over clients; the paper "
+        "has a separate test set.": options.accuracies,
+        f"Small clients and {_DEMO_STEPS} steps for a quick look; not comparable with the paper.": (
+            options.preset == "demo"
+        ),
+    }
+    return tuple(note for note, applies in notes.items() if applies)

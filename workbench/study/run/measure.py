@@ -68,7 +68,7 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
         # Only Linux can count the peak of memory from here.
         Path("/proc/self/clear_refs").write_text("5")
     with jax.default_device(device):
-        truth = Truth(tuple(dataset.client(index, unit.num_images) for index in unit.clients))
+        truth = Truth(dataset.client(index, unit.num_images) for index in unit.clients)
         if digest_of_pictures(truth) != unit.pictures:
             raise DataError(
                 f"the files of {unit.dataset} on this machine hold other pictures of client {unit.clients[0]} than "
