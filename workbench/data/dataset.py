@@ -293,8 +293,4 @@ def groups_of_pictures(
     images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]]
 ) -> Callable[[int], tuple[NDArray[Any], NDArray[np.int32]]]:
     """``Dataset.pictures`` for images [n, H, W, C] and labels [n], given each client's indices into them."""
-
-    def pictures(client: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        return images[groups[client]], labels[groups[client]]
-
-    return pictures
+    return lambda client: (images[groups[client]], labels[groups[client]])

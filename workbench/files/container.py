@@ -53,7 +53,15 @@ def read(path: str | os.PathLike[str], kind: str, version: int) -> tuple[dict[st
     """The settings and tensors of a complete file of this kind, in this format version or an older one."""
     with _opened(path, kind) as (file, opened):
         metadata = opened.metadata() or {}
-        _check_kind(file, metadata, kind, version)
+        found, form = metadata.get("kind"), metadata.get("format", "")
+        if found != kind:
+            raise CheckpointError(f"{file} is not a saved {kind} but {shown(found) if found else 'something else'}.")
+        if not (form.isascii() and form.isdigit() and len(form) < 9 and int(form) > 0):
+            raise CheckpointError(f"{file} is damaged: its format version is {shown(form)}.")
+        if int(form) > version:
+            raise CheckpointError(
+                f"{file} has format {form} and was written by a newer workbench; this one reads up to format {version}."
+            )
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
         if _digest(metadata, tensors) != metadata["sha256"]:
             raise CheckpointError(f"{file} is damaged: its content does not match its checksum.")
@@ -111,18 +119,6 @@ def _check_header(file: Path, kind: str) -> None:
     # JSON allows tabs and line breaks between tokens, which the checksum does not cover; the workbench writes none.
     if not header or min(header) < 0x20:
         raise CheckpointError(f"{file} is not a complete {kind}: its header is missing, too long or damaged.")
-
-
-def _check_kind(file: Path, metadata: dict[str, str], kind: str, version: int) -> None:
-    found, form = metadata.get("kind"), metadata.get("format", "")
-    if found != kind:
-        raise CheckpointError(f"{file} is not a saved {kind} but {shown(found) if found else 'something else'}.")
-    if not (form.isascii() and form.isdigit() and len(form) < 9 and int(form) > 0):
-        raise CheckpointError(f"{file} is damaged: its format version is {shown(form)}.")
-    if int(form) > version:
-        raise CheckpointError(
-            f"{file} has format {form} and was written by a newer workbench; this one reads up to format {version}."
-        )
 
 
 def _digest(metadata: dict[str, str], tensors: Tensors) -> str:
