@@ -18,8 +18,7 @@ from workbench.cli.common import given_settings, one_of, option, parse_settings,
 from workbench.errors import ConfigError, WorkbenchError, check_choice
 from workbench.settings import with_parameters
 from workbench.study.plan.plan import DATASETS, Plan
-from workbench.study.plan.sweep import plan_sweep
-from workbench.study.plan.tables import NUMBERS, TableOptions, plan_table
+from workbench.study.plan.tables import NUMBERS, TableOptions, plan_sweep, plan_table
 from workbench.study.show.results import FORMATS, PICTURES
 from workbench.study.study import RunOptions, run_plan
 

@@ -63,8 +63,7 @@ def setting_options(
 
 def _setting_option(known: Setting, heading: str, defaults: Mapping[str, Any] | None, kind: Any) -> Parameter:
     default = None if defaults is None else defaults.get(known.name, known.default)
-    if kind is None:
-        kind = tuple[float, float] if known.kind is tuple else known.kind
+    kind = kind or (tuple[float, float] if known.kind is tuple else known.kind)
     names = (known.flag, *known.aliases)
     if known.kind is bool and default is None:
         names = (f"{known.flag}/--no-{known.flag[2:]}",)

@@ -12,8 +12,7 @@ from typing import Any
 from workbench.errors import ConfigError
 from workbench.settings import check_settings, make_options, setting, takes
 from workbench.study.plan.plan import Plan, Row, Unit
-from workbench.study.plan.sweep import plan_sweep
-from workbench.study.plan.tables import TableOptions, plan_table
+from workbench.study.plan.tables import TableOptions, plan_sweep, plan_table
 from workbench.study.run.execute import Cluster, Executor, Processes, Report, execute
 from workbench.study.run.store import Store, read_rows, write_rows
 from workbench.study.show.live import progress_for

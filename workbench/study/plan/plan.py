@@ -119,12 +119,12 @@ def digest_of_pictures(clients: Iterable[ClientData]) -> str:
 
 def digest_of_weights(weights: Weights) -> str:
     """A digest of all arrays and their names."""
-    digest = hashlib.sha256()
-    for layer, arrays in sorted(weights.items()):
-        for name, array in sorted(arrays.items()):
-            digest.update(f"{layer}/{name}".encode())
-            digest.update(np.asarray(array).tobytes())
-    return digest.hexdigest()[:16]
+    content = b"".join(
+        f"{layer}/{name}".encode() + np.asarray(array).tobytes()
+        for layer, arrays in sorted(weights.items())
+        for name, array in sorted(arrays.items())
+    )
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,8 @@ def _server_weights(model: Model, seed: int, digest: str | None, files: tuple[st
     raise DataError(f"weights {digest} are in none of the files given: {', '.join(files) or 'none'}.")
 
 
-def measure(unit: Unit, place: Place | None = None) -> Row:
+def measure(unit: Unit, place: Place = Place()) -> Row:
     """Measure a unit; the result as plain JSON values, without key and settings."""
-    place = Place() if place is None else place
     dataset = place.dataset(unit.dataset)
     model = network(unit.network, dataset.num_classes, dataset.image_shape)
     task = {"attack": _attack, "labels": _labels, "accuracy": _accuracy}[unit.task]

@@ -43,6 +43,7 @@ _PAPER_COLUMNS = {
     "paper: seconds": ("paper_seconds", 0),
     "paper: accuracy": ("paper_accuracy", 2),
 }
+_LATEX = str.maketrans({"%": r"\%", "_": r"\_", "±": r"$\pm$"})
 _MEASURES = (
     *("recovered", "psnr", "ssim", "errors", "accuracy", "seconds", "peak_memory"),
     *(measure for measure, _ in _PAPER_COLUMNS.values()),
@@ -141,7 +142,7 @@ class Results:
     def latex(self) -> str:
         """A ``tabular`` with ``booktabs`` rules."""
         heads, body = self.cells()
-        lines = [" & ".join(map(_latex, cells)) + r" \\" for cells in (heads, *body)]
+        lines = [" & ".join(cells).translate(_LATEX) + r" \\" for cells in (heads, *body)]
         return "\n".join(
             [
                 f"% {self.plan.title}",
@@ -209,12 +210,6 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 
 def _cells(estimates: Sequence[Estimate | None], digits: int) -> list[str]:
     return ["" if estimate is None else estimate.text(digits) for estimate in estimates]
-
-
-def _latex(text: str) -> str:
-    for plain, written in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$")):
-        text = text.replace(plain, written)
-    return text
 
 
 _TEXTS: dict[str, Callable[[Results], str]] = {
