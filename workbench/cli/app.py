@@ -37,10 +37,10 @@ def main() -> None:
     try:
         _check_nothing_is_empty(sys.argv)
         sys.exit(app(standalone_mode=False, prog_name="workbench"))
-    except WorkbenchError as error:
-        _fail(str(error))
-    except typer.TyperException as error:
-        _fail(f"{error.format_message()} See workbench --help.")
+    except (WorkbenchError, typer.TyperException) as error:
+        message = str(error) if isinstance(error, WorkbenchError) else f"{error.format_message()} See workbench --help."
+        typer.echo("workbench: " + " ".join(message.split()), err=True)
+        sys.exit(2)
 
 
 def _check_nothing_is_empty(arguments: Sequence[str]) -> None:
@@ -49,11 +49,6 @@ def _check_nothing_is_empty(arguments: Sequence[str]) -> None:
         if not argument or (argument.startswith("--") and argument.endswith("=")):
             name = argument.rstrip("=") or before
             raise ConfigError(f"what follows {name} is empty; so is a shell variable that has not been set.")
-
-
-def _fail(message: str) -> None:
-    typer.echo("workbench: " + " ".join(message.split()), err=True)
-    sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)

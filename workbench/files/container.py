@@ -122,11 +122,9 @@ def _check_header(file: Path, kind: str) -> None:
 
 
 def _digest(metadata: dict[str, str], tensors: Tensors) -> str:
-    digest = hashlib.sha256()
-    for name in ("kind", "format", "settings"):
-        digest.update(f"{name} {metadata[name]}\n".encode())
-    for name in sorted(tensors):
-        array = tensors[name]
+    texts = "".join(f"{name} {metadata[name]}\n" for name in ("kind", "format", "settings"))
+    digest = hashlib.sha256(texts.encode())
+    for name, array in sorted(tensors.items()):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
+from workbench.study.plan.plan import Line
 from workbench.study.run.measure import Pictures, load_pictures
-from workbench.study.show.lines import Line
 from workbench.views.render import comparison_sheet, contact_sheet, epochs_sheet
 
 __all__ = ["draw", "draw_over_time", "write_figures"]
@@ -102,7 +102,7 @@ def draw_over_time(lines: Sequence[Line]) -> Figure:
     settings = list(dict.fromkeys(line.entry.setting for line in lines))
     methods = list(dict.fromkeys(line.entry.method for line in lines))
     figure = Figure(figsize=(max(6.5, 4.5 * len(settings)), 6.4), layout="constrained", dpi=130)
-    grid = figure.subplots(2, len(settings), squeeze=False, sharex="col")
+    grid = figure.subplots(2, len(settings), squeeze=False, sharex="col", subplot_kw={"xscale": "log"})
     for line in lines:
         seconds, psnr, recovered, num_clients = _mean_curve(line)
         column = grid[:, settings.index(line.entry.setting)]
@@ -117,7 +117,6 @@ def draw_over_time(lines: Sequence[Line]) -> Figure:
         column[1].set(ylabel="PSNR (dB)", xlabel="seconds per client")
         column[0].legend(frameon=False, fontsize="small")
         for axes in column:
-            axes.set_xscale("log")
             axes.grid(linewidth=0.4, alpha=0.6)
             axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ConfigError, check_choice
 from workbench.files.writing import write_atomically
-from workbench.study.plan.plan import Plan, Row
-from workbench.study.show.lines import Estimate, Line
+from workbench.study.plan.plan import Estimate, Line, Plan, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
