@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS claims (
 
 _DELETE_FINISHED_CLAIMS = "DELETE FROM claims WHERE key IN (SELECT key FROM results)"
 
-# Returns the key only if the unit is neither finished nor claimed by another running process.
+# Inserts nothing if the unit is finished or claimed by another running process.
 _CLAIM = """
 INSERT OR REPLACE INTO claims
 SELECT * FROM (SELECT ? AS key, ? AS owner, ? AS host, ? AS pid, ? AS expires) AS new
@@ -54,7 +54,6 @@ WHERE NOT EXISTS (SELECT 1 FROM results WHERE key = new.key)
 AND NOT EXISTS (
     SELECT 1 FROM claims WHERE key = new.key AND owner != new.owner AND expires >= ? AND is_running(host, pid)
 )
-RETURNING key
 """
 
 # What to do about an error of the database, by words of its message.
@@ -190,7 +189,8 @@ class Store(AbstractContextManager["Store"]):
         """Claim a unit for this process; False if it is finished or claimed by another running process."""
         now = time.time()
         claim = (unit.key, self._owner, socket.gethostname(), os.getpid(), now + self.lease_seconds)
-        return bool(self._query(_CLAIM, *claim, now))
+        with self._writing():
+            return self._connection.execute(_CLAIM, (*claim, now)).rowcount == 1
 
     def release(self, unit: Unit) -> None:
         """Release the claim on an unfinished unit."""
