@@ -4,7 +4,9 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
-from typing import TypeVar
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +20,7 @@ __all__ = [
     "check_flag",
     "check_kind",
     "check_number",
+    "check_path",
     "shown",
 ]
 
@@ -54,8 +57,8 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:76]} ..."
 
 
-def check_kind(field: str, value: object, kind: type[Kind]) -> Kind:
-    """Return ``value`` if it is a ``kind``.
+def check_kind(field: str, value: object, kind: type[Kind], right: str = "") -> Kind:
+    """Return ``value`` if it is a ``kind``; ``right`` describes it where the name of the class does not.
 
     >>> check_kind("config", 5, dict)
     Traceback (most recent call last):
@@ -63,15 +66,13 @@ def check_kind(field: str, value: object, kind: type[Kind]) -> Kind:
     workbench.errors.ConfigError: config = 5 must be a dict.
     """
     if not isinstance(value, kind):
-        raise ConfigError(f"{field} = {shown(value)} must be a {kind.__name__}.")
+        raise ConfigError(f"{field} = {shown(value)} must be {right or f'a {kind.__name__}'}.")
     return value
 
 
 def check_flag(field: str, value: object) -> bool:
     """Return ``value`` if it is True or False; 1 and "yes" are probably a mistake."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{field} = {shown(value)} must be True or False.")
-    return value
+    return check_kind(field, value, bool, "True or False")
 
 
 def check_choice(field: str, value: object, choices: Iterable[str]) -> str:
@@ -101,13 +102,11 @@ def check_count(field: str, value: object, *, minimum: int = 1, maximum: int | N
     workbench.errors.ConfigError: epochs = 0 must be a whole number of at least 1.
     """
     bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
-    wrong = ConfigError(f"{field} = {shown(value)} must be a whole number {bounds}.")
-    try:
+    count = None
+    with suppress(TypeError):
         count = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise wrong from None
-    if isinstance(value, bool) or count < minimum or (maximum is not None and count > maximum):
-        raise wrong
+    if count is None or isinstance(value, bool) or count < minimum or (maximum is not None and count > maximum):
+        raise ConfigError(f"{field} = {shown(value)} must be a whole number {bounds}.")
     return count
 
 
@@ -128,16 +127,29 @@ def check_number(
     """
     limits = {"greater than": above, "at least": minimum, "at most": maximum}
     bounds = [f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit)]
-    wrong = ConfigError(f"{field} = {shown(value)} must be a finite number{' ' * bool(bounds)}{' and '.join(bounds)}.")
+    number = math.nan
     # A boolean, a string or an array with one entry would convert, but is probably a mistake.
-    if isinstance(value, bool | np.bool | str | bytes) or getattr(value, "shape", ()) != ():
-        raise wrong
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        raise wrong from None
+    if not isinstance(value, bool | np.bool | str | bytes) and getattr(value, "shape", ()) == ():
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number) or number < minimum or number > maximum or number <= above:
-        raise wrong
+        raise ConfigError(
+            f"{field} = {shown(value)} must be a finite number{' ' * bool(bounds)}{' and '.join(bounds)}."
+        )
     if number and not SMALLEST <= abs(number) <= LARGEST:
         raise ConfigError(f"{field} = {shown(value)} is too {'small' if abs(number) < 1 else 'large'} for float32.")
     return number
+
+
+def check_path(field: str, value: Any, right: str, kind: type[WorkbenchError] = DataError) -> Path:
+    """Return ``value`` as a Path; ``right`` describes it, and ``kind`` is the error if it is none.
+
+    >>> check_path("store", 3, "the path of a file")
+    Traceback (most recent call last):
+    ...
+    workbench.errors.DataError: store = 3 must be the path of a file.
+    """
+    try:
+        return Path(value)
+    except TypeError:
+        raise kind(f"{field} = {shown(value)} must be {right}.") from None

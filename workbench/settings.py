@@ -8,13 +8,13 @@ are all made from it: a new setting is one new field.
 import dataclasses
 import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from workbench.errors import ConfigError, check_choice, check_count, check_flag, check_number, shown
 
-__all__ = ["Setting", "check_settings", "setting", "settings_of", "with_parameters"]
+__all__ = ["Setting", "check_settings", "make_options", "setting", "settings_of", "takes", "with_parameters"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -140,3 +140,26 @@ def with_parameters(function: Function, parameters: Iterable[inspect.Parameter])
     written = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     function.__signature__ = signature.replace(parameters=[*written, *parameters])  # type: ignore[attr-defined]
     return function
+
+
+def make_options(options: Mapping[str, Any], *kinds: Any) -> list[Any]:
+    """A record of each kind from keyword arguments; a name that no kind has a field for is an error."""
+    known = [name for kind in kinds for name in settings_of(kind)]
+    for name in options:
+        check_choice("option", name, known)
+    return [kind(**{name: options[name] for name in options if name in settings_of(kind)}) for kind in kinds]
+
+
+def takes(*kinds: Any) -> Callable[[Function], Function]:
+    """Decorate a function with ``**options``: its signature and documentation list the fields of these kinds."""
+    options = [known for kind in kinds for known in settings_of(kind).values()]
+
+    def decorate(function: Function) -> Function:
+        lines = [f"        {one.name}: {one.help}" for one in options]
+        function.__doc__ = "\n".join([function.__doc__ or "", "    Options:", *lines, ""])
+        parameters = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default) for one in options
+        ]
+        return with_parameters(function, parameters)
+
+    return decorate

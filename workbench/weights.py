@@ -67,13 +67,15 @@ def check_floats(field: str, array: Any) -> NDArray[np.float32]:
 
 def check_shapes(weights: Weights, field: str, right: Shapes, owner: str) -> None:
     """Check that the weights have the arrays and shapes of ``owner``."""
-    found = shapes_of(weights)
-    for layer in sorted(found.keys() | right.keys()):
-        for name in sorted(found.get(layer, {}).keys() | right.get(layer, {}).keys()):
-            here, there = (shapes.get(layer, {}).get(name) for shapes in (found, right))
-            if here is None:
-                raise DataError(f"{field}['{layer}']['{name}'] is missing; {owner} has it, with shape {there}.")
-            if there is None:
-                raise DataError(f"{field}['{layer}']['{name}'] is unexpected; {owner} has no such array.")
-            if here != there:
-                raise DataError(f"{field}['{layer}']['{name}'] has shape {here}; {owner} has {there}.")
+    found, expected = (
+        {(layer, name): shape for layer, arrays in shapes.items() for name, shape in arrays.items()}
+        for shapes in (shapes_of(weights), right)
+    )
+    for layer, name in sorted(found.keys() | expected.keys()):
+        here, there = (shapes.get((layer, name)) for shapes in (found, expected))
+        if here is None:
+            raise DataError(f"{field}['{layer}']['{name}'] is missing; {owner} has it, with shape {there}.")
+        if there is None:
+            raise DataError(f"{field}['{layer}']['{name}'] is unexpected; {owner} has no such array.")
+        if here != there:
+            raise DataError(f"{field}['{layer}']['{name}'] has shape {here}; {owner} has {there}.")

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench.federated import batch_order
-from workbench.federated.client import _train
-from workbench.federated.defences import step_keys
+from workbench.federated.client import _train, step_keys
 from workbench.randomness import named_key
 from workbench.training.sgd import batch_share
 from workbench.weights import shapes_of

@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 import workbench as wb
 from workbench.data import Normalization
-from workbench.federated.defences import draw_like, is_kept, step_keys
+from workbench.federated.client import draw_like, is_kept, step_keys
 from workbench.randomness import laplacian, named_key, normal
 
 NETWORKS = {

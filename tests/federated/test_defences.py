@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.federated.defences import clipped, defended_gradient, draw_like, is_kept
+from workbench.federated.client import clipped, defended_gradient, draw_like, is_kept
 from workbench.randomness import named_key
 from workbench.training.sgd import batch_gradient
 

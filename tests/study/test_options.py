@@ -7,7 +7,8 @@ from workbench import study
 from workbench.cli.app import app
 from workbench.errors import ConfigError
 from workbench.settings import settings_of
-from workbench.study.options import RunOptions, TableOptions
+from workbench.study.plan.tables import TableOptions
+from workbench.study.study import RunOptions
 
 COMMANDS = {"table": (TableOptions, RunOptions), "sweep": (RunOptions,)}
 # What the command line has beside the fields, and what Python alone has.

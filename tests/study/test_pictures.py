@@ -6,7 +6,7 @@ import pytest
 from workbench import load_dataset
 from workbench.errors import DataError
 from workbench.study import plan_table, run_plan
-from workbench.study.run.pictures import load_pictures, pictures_folder
+from workbench.study.run.measure import load_pictures
 
 TINY = {"model": "mlp", "preset": "demo", "changes": {"steps": 3}}
 
@@ -46,7 +46,7 @@ def test_pictures_stand_in_the_order_of_the_truth_with_their_quality(drawn):
     (line,) = [one for one in results.lines if (one.entry.setting, one.entry.method) == ("4x4x16", "ours_prior")]
     unit, row = line.entry.units[0], line.rows[0]
     assert unit.clients == (0,)
-    kept = load_pictures(pictures_folder(folder), unit.key)
+    kept = load_pictures(folder / "pictures", unit.key)
     truth = load_dataset("glyphs").client(0, num_images=16).images
     np.testing.assert_allclose(kept.truth / 255, truth, atol=0.5 / 255)
     assert kept.epochs.shape == (4, *truth.shape)

@@ -12,10 +12,9 @@ import pytest
 
 from workbench import study
 from workbench.errors import ConfigError, DataError
-from workbench.study.plan.plan import Place
+from workbench.study.plan.plan import Line, Place
 from workbench.study.run.execute import Executor, execute
 from workbench.study.run.store import Store
-from workbench.study.show.lines import Line
 from workbench.study.show.results import FORMATS, Results
 
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ AUTOSAVE_SECONDS = 60.0
 # Small enough for a first look; the paper's clients have 50 images, 10 epochs and batches of 5.
 _SMALL = {"epochs": 4, "batch_size": 4}
 _CLIENT, _ATTACK, _RUN = "The client", "The attack", "The run"
-_HEADS: tuple[str, ...] = ("method", "recovered", "PSNR", "SSIM", "label errors", "steps", "time")
 _DEVICE = option("device", str, "auto", _RUN, "auto, or a JAX device such as cpu or gpu:1.")
 
 
@@ -72,6 +72,7 @@ _ATTACK_OPTIONS = (
 )
 
 
+@partial(with_parameters, parameters=_DEMO_OPTIONS)
 def demo(**values: Any) -> int:
     """Attack a bundled client: a minute at most, no browser and no download."""
     target = Target(**given_settings(Target, values), client=ClientConfig(**given_settings(ClientConfig, values)))
@@ -90,6 +91,7 @@ def _demo_config(target: Target, method: str, steps: int | None) -> AttackConfig
     return replace(config, warm_start_steps=0, steps=config.warm_start_steps + config.steps)
 
 
+@partial(with_parameters, parameters=_ATTACK_OPTIONS)
 def attack(**values: Any) -> int:
     """Attack one update with the settings of your choice; without options, those of the demo."""
     defence = DefenceConfig(**given_settings(DefenceConfig, values))
@@ -186,7 +188,7 @@ def _run_all(
 ) -> int:
     """Run the sessions one after the other, then print, save and report what there is; return the exit code."""
     typer.echo("The first step compiles, which takes some seconds; the compilation is cached for the next start.")
-    begun, scores, is_stopped = [], [_HEADS], False
+    begun, scores, is_stopped = [], [], False
     for session in sessions:
         if len(sessions) > 1:
             typer.echo(f"Method: {session.config.method}.")
@@ -201,7 +203,7 @@ def _run_all(
         is_stopped = session.outcome is not Outcome.DIVERGED and session.num_steps < last
         if is_stopped:
             break
-    typer.echo(f"\n{text_table(scores)}")
+    typer.echo(f"\n{text_table([list(scores[0]), *(list(cells.values()) for cells in scores)])}")
     if is_stopped:
         typer.echo(f"Stopped by Ctrl-C after {begun[-1].num_steps} steps; this is the result so far.")
     diverged = [session for session in begun if session.outcome is Outcome.DIVERGED]
@@ -222,20 +224,16 @@ def _run_all(
     return 1 if diverged else 0
 
 
-def _scores(session: AttackSession, clients: Sequence[ClientData], seconds: float) -> tuple[str, ...]:
-    """The cells of a session in the printed table."""
+def _scores(session: AttackSession, clients: Sequence[ClientData], seconds: float) -> dict[str, str]:
+    """The cells of a session in the printed table, by the heads of their columns."""
     quality = score(session.reconstruction(), clients)
     wrong = label_errors(Truth.of(clients).label_counts.sum(0), session.label_counts.sum(0))
-    return (
-        session.config.method,
-        f"{quality.recovered_percent:.1f} %",
-        f"{quality.psnr.mean():.2f} dB",
-        f"{quality.ssim.mean():.3f}",
-        f"{wrong:g} of {session.label_counts.sum()}",
-        str(session.num_steps),
-        f"{seconds:.1f} s",
-    )
-
-
-with_parameters(demo, _DEMO_OPTIONS)
-with_parameters(attack, _ATTACK_OPTIONS)
+    return {
+        "method": session.config.method,
+        "recovered": f"{quality.recovered_percent:.1f} %",
+        "PSNR": f"{quality.psnr.mean():.2f} dB",
+        "SSIM": f"{quality.ssim.mean():.3f}",
+        "label errors": f"{wrong:g} of {session.label_counts.sum()}",
+        "steps": str(session.num_steps),
+        "time": f"{seconds:.1f} s",
+    }

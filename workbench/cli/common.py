@@ -63,8 +63,7 @@ def setting_options(
 
 def _setting_option(known: Setting, heading: str, defaults: Mapping[str, Any] | None, kind: Any) -> Parameter:
     default = None if defaults is None else defaults.get(known.name, known.default)
-    if kind is None:
-        kind = tuple[float, float] if known.kind is tuple else known.kind
+    kind = kind or (tuple[float, float] if known.kind is tuple else known.kind)
     names = (known.flag, *known.aliases)
     if known.kind is bool and default is None:
         names = (f"{known.flag}/--no-{known.flag[2:]}",)
@@ -108,22 +107,16 @@ def prepare_run(*outputs: Path | None, is_advised: bool = True) -> None:
         outputs: the files that it will write.
         is_advised: whether to print how attacks on this machine could be faster.
     """
-    _check_outputs(outputs)
-    _keep_compilations()
-    advice = native.advice() if is_advised else ""
-    if advice:
-        typer.echo(advice, err=True)
-
-
-def _check_outputs(paths: Sequence[Path | None]) -> None:
-    for path in paths:
-        if path is None:
-            continue
+    for path in filter(None, outputs):
         if path.is_dir():
             raise ConfigError(f"{str(path)!r} is a folder; name the file to write.")
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ConfigError(f"{str(path)!r} cannot be written: {str(folder)!r} is not a writable directory.")
+    _keep_compilations()
+    advice = native.advice() if is_advised else ""
+    if advice:
+        typer.echo(advice, err=True)
 
 
 def _keep_compilations() -> None:

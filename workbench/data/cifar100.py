@@ -85,7 +85,6 @@ def _read_binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
 
 def _training_bytes(path: Path) -> bytes:
     """The content of ``train.bin``, which is ``path`` itself, in this folder or in this archive."""
-    found = []
     if path.is_dir():
         candidates = (path / "train.bin", path / "cifar-100-binary" / "train.bin")
         found = [file.read_bytes() for file in candidates if file.is_file()]
@@ -94,9 +93,8 @@ def _training_bytes(path: Path) -> bytes:
     else:
         with gzip.open(path) as unzipped:
             with tarfile.open(fileobj=unzipped, mode="r|") as archive:
-                for member in archive:
-                    if Path(member.name).name == "train.bin" and (content := archive.extractfile(member)):
-                        found.append(content.read())
+                members = (archive.extractfile(one) for one in archive if Path(one.name).name == "train.bin")
+                found = [content.read() for content in members if content]
             # gzip verifies its checksum only when the end of the file is read.
             unzipped.read()
     if not found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,7 @@ class Normalization:
     def normalize(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
         """[..., C] pixels in [0, 1] to normalised inputs."""
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
-        normalized: NDArray[np.float32] = np.divide(pixels - mean, std)
-        return normalized
+        return np.divide(pixels - mean, std)
 
     def denormalize(self, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         """[..., C] normalised inputs to pixels; values outside [0, 1] are kept."""
@@ -116,8 +115,7 @@ class ClientData:
         return np.bincount(self.labels, minlength=self.num_classes)
 
 
-@dataclass(frozen=True, eq=False)
-class Truth:
+class Truth(tuple[ClientData, ...]):
     """The clients behind one update, as one set of images; empty if the truth is not known.
 
     >>> from workbench.data import load_dataset
@@ -127,8 +125,6 @@ class Truth:
     >>> bool(Truth.of(None))
     False
     """
-
-    clients: tuple[ClientData, ...] = ()
 
     @staticmethod
     def of(truth: ClientData | Iterable[ClientData] | None) -> Truth:
@@ -140,39 +136,37 @@ class Truth:
             raise DataError(f"truth = {shown(truth)} must be a ClientData, or a sequence of them for an aggregate.")
         return Truth(clients)
 
-    def __iter__(self) -> Iterator[ClientData]:
-        return iter(self.clients)
-
-    def __len__(self) -> int:
-        return len(self.clients)
+    @property
+    def clients(self) -> tuple[ClientData, ...]:
+        return tuple(self)
 
     @property
     def images(self) -> NDArray[np.float32]:
         """[A * N, H, W, C] pixels of all clients."""
-        return np.concatenate([client.images for client in self.clients])
+        return np.concatenate([client.images for client in self])
 
     @property
     def labels(self) -> NDArray[np.int32]:
         """[A * N] of all clients."""
-        return np.concatenate([client.labels for client in self.clients])
+        return np.concatenate([client.labels for client in self])
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
         """[A, K] the number of images of each class that each client has."""
-        return np.stack([client.label_counts for client in self.clients])
+        return np.stack([client.label_counts for client in self])
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        return self.clients[0].class_names
+        return self[0].class_names
 
     @property
     def psnr_threshold(self) -> float:
         """The PSNR in dB above which an image counts as recovered."""
-        return self.clients[0].psnr_threshold
+        return self[0].psnr_threshold
 
     @property
     def name(self) -> str:
-        return "; ".join(client.name for client in self.clients)
+        return "; ".join(client.name for client in self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,8 +293,4 @@ def groups_of_pictures(
     images: NDArray[Any], labels: NDArray[np.int32], groups: Sequence[NDArray[np.intp]]
 ) -> Callable[[int], tuple[NDArray[Any], NDArray[np.int32]]]:
     """``Dataset.pictures`` for images [n, H, W, C] and labels [n], given each client's indices into them."""
-
-    def pictures(client: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        return images[groups[client]], labels[groups[client]]
-
-    return pictures
+    return lambda client: (images[groups[client]], labels[groups[client]])

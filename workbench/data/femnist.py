@@ -86,28 +86,16 @@ def _load_leaf(path: Path) -> Dataset:
 def _read_leaf_file(path: Path) -> list[Pictures]:
     """Images [n, 28, 28, 1] and labels [n] of each writer in one LEAF file, skipping writers without images."""
     with reading(path, EXPECTED_LEAF):
-        content = json.loads(path.read_bytes())
-        if not _is_leaf(content):
-            raise DataError(f"is JSON but not LEAF's; expected {EXPECTED_LEAF}.")
-        writers = [
-            (user, num_samples, content["user_data"][user])
-            for user, num_samples in zip(content["users"], content["num_samples"], strict=True)
-        ]
-        return [_leaf_pictures(*writer) for writer in writers if writer[1] != 0 or writer[2]["x"]]
-
-
-def _is_leaf(content: Any) -> bool:
-    """Whether parsed JSON has LEAF's structure; the contents of its lists are checked later."""
-    if not isinstance(content, dict):
-        return False
-    users, num_samples, user_data = (content.get(key) for key in ("users", "num_samples", "user_data"))
-    return (
-        isinstance(users, list)
-        and isinstance(num_samples, list)
-        and isinstance(user_data, dict)
-        and len(users) == len(num_samples)
-        and all(isinstance(user_data.get(user), dict) and {"x", "y"} <= user_data[user].keys() for user in users)
-    )
+        match json.loads(path.read_bytes()):
+            case {"users": list(users), "num_samples": list(counts), "user_data": dict(data)} if len(users) == len(
+                counts
+            ) and all(isinstance(data.get(user), dict) and {"x", "y"} <= data[user].keys() for user in users):
+                return [
+                    _leaf_pictures(user, count, data[user])
+                    for user, count in zip(users, counts, strict=True)
+                    if count != 0 or data[user]["x"]
+                ]
+        raise DataError(f"is JSON but not LEAF's; expected {EXPECTED_LEAF}.")
 
 
 def _leaf_pictures(user: str, num_samples: int, samples: Mapping[str, Any]) -> Pictures:

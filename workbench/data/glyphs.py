@@ -166,7 +166,7 @@ def ink(points: Floats, radii: Floats) -> NDArray[np.uint8]:
     fine = np.ones((2 * reach + SIDE * SUPERSAMPLING + 1,) * 2)
     fine[cells[disc, 0, row] + reach, cells[disc, 1, column] + reach] = 0
     fine = fine[reach : -reach - 1, reach : -reach - 1]
-    coarse: Floats = fine.reshape(SIDE, SUPERSAMPLING, SIDE, SUPERSAMPLING).mean(axis=(1, 3))
+    coarse = fine.reshape(SIDE, SUPERSAMPLING, SIDE, SUPERSAMPLING).mean(axis=(1, 3))
     return np.rint(255 * coarse).astype(np.uint8)
 
 
@@ -202,8 +202,7 @@ def fill(polygons: list[Floats], height: int, width: int) -> Bools:
     crossing = x0 + (y[row] - y0) * (x1 - x0) / (y1 - y0)
     winding = np.zeros((height, width + 1), np.int64)
     np.add.at(winding, (row, np.ceil(crossing - 0.5).astype(np.intp)), np.where(is_upward[edge, row], 1, -1))
-    is_inside: Bools = winding.cumsum(axis=1)[:, :width] != 0
-    return is_inside
+    return winding.cumsum(axis=1)[:, :width] != 0
 
 
 def strokes(shapes: Bools) -> Bools:
@@ -225,11 +224,10 @@ def strokes(shapes: Bools) -> Bools:
 
 def neighbours(shapes: Bools) -> NDArray[np.uint8]:
     """The 8 neighbours of each cell as the bits of a byte, clockwise from the one above."""
-    around = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
-    code = np.zeros(shapes.shape, np.uint8)
-    for bit, (dy, dx) in enumerate(around):
-        code |= np.roll(shapes, (-dy, -dx), axis=(-2, -1)).astype(np.uint8) << np.uint8(bit)
-    return code
+    from scipy.ndimage import correlate
+
+    bits = np.array([[[1 << 7, 1 << 0, 1 << 1], [1 << 6, 0, 1 << 2], [1 << 5, 1 << 4, 1 << 3]]])
+    return correlate(shapes.astype(np.uint8), bits, mode="wrap")
 
 
 def _thinning_rules() -> tuple[tuple[Bools, Bools], Bools]:

@@ -1,14 +1,8 @@
 """Federated averaging without an attack: local training, defences, aggregation, server rounds."""
 
-from workbench.federated.client import (
-    ClientSecrets,
-    aggregate,
-    batch_order,
-    client_update,
-    client_update_with_secrets,
-)
+from workbench.federated.client import ClientSecrets, batch_order, client_update, client_update_with_secrets
 from workbench.federated.observation import Observation
-from workbench.federated.rounds import Round, accuracy, server_rounds
+from workbench.federated.rounds import Round, accuracy, aggregate, server_rounds
 
 __all__ = [
     "ClientSecrets",

@@ -46,13 +46,11 @@ class Observation:
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
-            name: check_count(name, getattr(self, name)) for name in ("num_images", "epochs", "num_clients")
-        }
-        checked |= {
+            **{name: check_count(name, getattr(self, name)) for name in ("num_images", "epochs", "num_clients")},
             "image_shape": check_image_shape(self.image_shape),
             "num_classes": check_count("num_classes", self.num_classes, minimum=2),
             "normalization": check_kind("normalization", self.normalization, Normalization),
-            "batch_size": check_count("batch_size", self.batch_size, maximum=checked["num_images"]),
+            "batch_size": check_count("batch_size", self.batch_size, maximum=self.num_images),
             "learning_rate": check_number("learning_rate", self.learning_rate, above=0),
             "server_weights": check_weights(self.server_weights, "server_weights"),
             "client_weights": check_weights(self.client_weights, "client_weights"),

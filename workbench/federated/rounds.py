@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,15 +15,47 @@ from numpy.typing import ArrayLike
 from workbench.config import ClientConfig
 from workbench.data.dataset import ClientData, check_labels
 from workbench.errors import ConfigError, DataError, check_count, check_flag, check_kind, check_number, shown
-from workbench.federated.client import check_training, client_update, mean_weights
+from workbench.federated.client import check_training, client_update
+from workbench.federated.observation import Observation
 from workbench.files.weights import save_weights
 from workbench.files.writing import make_folder
 from workbench.progress import progress_bar
 from workbench.randomness import named_generator
 from workbench.training.model import Model
-from workbench.weights import Weights, check_floats
+from workbench.weights import Weights, check_floats, check_shapes, shapes_of
 
-__all__ = ["Round", "accuracy", "server_rounds"]
+__all__ = ["Round", "accuracy", "aggregate", "server_rounds"]
+
+
+def mean_weights(weights: Sequence[Weights]) -> Weights:
+    """The unweighted mean of several weights of one network."""
+    return jax.tree.map(lambda *arrays: sum(arrays) / len(arrays), *weights)
+
+
+def aggregate(observations: Sequence[Observation]) -> Observation:
+    """The mean of several clients' updates, as secure aggregation would reveal it."""
+    if not isinstance(observations, Sequence) or not observations:
+        raise ConfigError(f"observations = {shown(observations)} must be a non-empty list of Observation.")
+    first = check_kind("observations[0]", observations[0], Observation)
+    known = ("image_shape", "num_classes", "normalization", "num_images", "epochs", "batch_size", "learning_rate")
+    for index, other in enumerate(observations):
+        field = f"observations[{index}]"
+        check_kind(field, other, Observation)
+        if other.num_clients != 1:
+            raise ConfigError(
+                f"{field}.num_clients = {other.num_clients} must be 1: only single clients' updates can be aggregated."
+            )
+        for name in known:
+            here, there = getattr(other, name), getattr(first, name)
+            if here != there:
+                raise ConfigError(f"{field}.{name} = {here!r} must equal that of observations[0], {there!r}.")
+        check_shapes(
+            other.server_weights, f"{field}.server_weights", shapes_of(first.server_weights), "observations[0]"
+        )
+        if not all(jax.tree.leaves(jax.tree.map(np.array_equal, other.server_weights, first.server_weights))):
+            raise ConfigError(f"{field}.server_weights must equal those of observations[0]: all are from one round.")
+    mean = mean_weights([observation.client_weights for observation in observations])
+    return replace(first, client_weights=mean, num_clients=len(observations))
 
 
 class Round(NamedTuple):

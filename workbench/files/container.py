@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from workbench.errors import CheckpointError, WorkbenchError, shown
+from workbench.errors import CheckpointError, WorkbenchError, check_path, shown
 from workbench.files.writing import write_atomically
 
 __all__ = ["Tensors", "check_keys", "fitting_together", "kind_of", "read", "write"]
@@ -53,7 +53,15 @@ def read(path: str | os.PathLike[str], kind: str, version: int) -> tuple[dict[st
     """The settings and tensors of a complete file of this kind, in this format version or an older one."""
     with _opened(path, kind) as (file, opened):
         metadata = opened.metadata() or {}
-        _check_kind(file, metadata, kind, version)
+        found, form = metadata.get("kind"), metadata.get("format", "")
+        if found != kind:
+            raise CheckpointError(f"{file} is not a saved {kind} but {shown(found) if found else 'something else'}.")
+        if not (form.isascii() and form.isdigit() and len(form) < 9 and int(form) > 0):
+            raise CheckpointError(f"{file} is damaged: its format version is {shown(form)}.")
+        if int(form) > version:
+            raise CheckpointError(
+                f"{file} has format {form} and was written by a newer workbench; this one reads up to format {version}."
+            )
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
         if _digest(metadata, tensors) != metadata["sha256"]:
             raise CheckpointError(f"{file} is damaged: its content does not match its checksum.")
@@ -91,10 +99,7 @@ def check_keys(found: dict[str, Any], expected: Iterable[str]) -> None:
 @contextmanager
 def _opened(path: str | os.PathLike[str], kind: str) -> Iterator[tuple[Path, Any]]:
     """A context with the path and its opened safetensors file; damage becomes a `CheckpointError` with one sentence."""
-    try:
-        file = Path(path)
-    except TypeError:
-        raise CheckpointError(f"path = {shown(path)} must be the path of a saved {kind}.") from None
+    file = check_path("path", path, f"the path of a saved {kind}", CheckpointError)
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; expected a saved {kind}.")
     try:
@@ -116,24 +121,10 @@ def _check_header(file: Path, kind: str) -> None:
         raise CheckpointError(f"{file} is not a complete {kind}: its header is missing, too long or damaged.")
 
 
-def _check_kind(file: Path, metadata: dict[str, str], kind: str, version: int) -> None:
-    found, form = metadata.get("kind"), metadata.get("format", "")
-    if found != kind:
-        raise CheckpointError(f"{file} is not a saved {kind} but {shown(found) if found else 'something else'}.")
-    if not (form.isascii() and form.isdigit() and len(form) < 9 and int(form) > 0):
-        raise CheckpointError(f"{file} is damaged: its format version is {shown(form)}.")
-    if int(form) > version:
-        raise CheckpointError(
-            f"{file} has format {form} and was written by a newer workbench; this one reads up to format {version}."
-        )
-
-
 def _digest(metadata: dict[str, str], tensors: Tensors) -> str:
-    digest = hashlib.sha256()
-    for name in ("kind", "format", "settings"):
-        digest.update(f"{name} {metadata[name]}\n".encode())
-    for name in sorted(tensors):
-        array = tensors[name]
+    texts = "".join(f"{name} {metadata[name]}\n" for name in ("kind", "format", "settings"))
+    digest = hashlib.sha256(texts.encode())
+    for name, array in sorted(tensors.items()):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

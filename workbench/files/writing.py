@@ -4,18 +4,16 @@ import os
 import tempfile
 from pathlib import Path
 
-from workbench.errors import DataError, shown
+from workbench.errors import DataError, check_path
 
 __all__ = ["make_folder", "write_atomically"]
 
 
 def make_folder(path: str | os.PathLike[str], field: str = "path") -> Path:
     """The folder, created if it does not exist."""
+    folder = check_path(field, path, "the path of a folder")
     try:
-        folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-    except TypeError:
-        raise DataError(f"{field} = {shown(path)} must be the path of a folder.") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{field} = '{path}' is not a writable directory: {_reason(error)}.") from None
     return folder
@@ -23,10 +21,7 @@ def make_folder(path: str | os.PathLike[str], field: str = "path") -> Path:
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write to a temporary folder beside the file, sync, then rename: a reader never sees a partial file."""
-    try:
-        target = Path(path)
-    except TypeError:
-        raise DataError(f"path = {shown(path)} must be a path to write to.") from None
+    target = check_path("path", path, "a path to write to")
     make_folder(target.parent)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:

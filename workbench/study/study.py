@@ -10,21 +10,57 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import ConfigError
-from workbench.study.options import RunOptions, TableOptions, make_options, split_options, takes
+from workbench.settings import check_settings, make_options, setting, takes
 from workbench.study.plan.plan import Plan, Row, Unit
-from workbench.study.plan.sweep import plan_sweep
-from workbench.study.plan.tables import plan_table
+from workbench.study.plan.tables import TableOptions, plan_sweep, plan_table
 from workbench.study.run.execute import Cluster, Executor, Processes, Report, execute
-from workbench.study.run.pictures import pictures_folder
 from workbench.study.run.store import Store, read_rows, write_rows
-from workbench.study.show.figures import write_figures
 from workbench.study.show.live import progress_for
 from workbench.study.show.results import Results
 
-__all__ = ["run_plan", "sweep", "table"]
+__all__ = ["RunOptions", "run_plan", "sweep", "table"]
 
 # Often enough to look at the file, seldom enough for thousands of quick units.
 _EXPORT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where a study runs and what it writes; no option changes a result. Each field's ``help`` describes it."""
+
+    store: Path = setting(
+        Path("study.sqlite"),
+        "Store",
+        "SQLite file that stores every finished unit; a second run measures only what is missing.",
+    )
+    out: Path | None = setting(
+        None, "Export of rows", "File of JSON lines to export the rows to; rows already in it are imported first."
+    )
+    figures: Path | None = setting(
+        None,
+        "Figures",
+        "Draw each setting's first client into this folder: all methods, epochs, all images.",
+        metavar="FOLDER",
+    )
+    jobs: int | None = setting(None, "Processes", "Number of processes on this machine; default: only this one.")
+    scheduler: str | None = setting(
+        None, "Dask scheduler", "Run on a Dask cluster, e.g. tcp://host:8786.", metavar="ADDRESS"
+    )
+    only_measured: bool = setting(
+        False, "Only measured results", "Measure nothing; show and export the stored results."
+    )
+    device: str = setting("auto", "Device", "auto, or a JAX device such as cpu or gpu:1.")
+    progress: str = setting(
+        "auto",
+        "Progress",
+        "How progress is shown; auto is a widget in a notebook and text elsewhere.",
+        choices=("auto", "text", "widget", "none"),
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.jobs is not None and self.scheduler is not None:
+            raise ConfigError(f"jobs = {self.jobs} and scheduler = {self.scheduler!r}: give only one of them.")
 
 
 @takes(TableOptions, RunOptions)
@@ -36,8 +72,8 @@ def table(number: int, dataset: str = "glyphs", **options: Any) -> Results:
         dataset: ``femnist``, ``cifar100``, ``glyphs`` or ``photos``.
         options: what to measure, the fields of `TableOptions`; and how to run it, the fields of `RunOptions`.
     """
-    chosen, run = split_options(options, TableOptions, RunOptions)
-    return _complete(*run_plan(plan_table(number, dataset, **chosen), **run))
+    chosen, run = make_options(options, TableOptions, RunOptions)
+    return _complete(*run_plan(plan_table(number, dataset, **vars(chosen)), **vars(run)))
 
 
 @takes(RunOptions)
@@ -48,8 +84,8 @@ def sweep(path: str | os.PathLike[str], **run: Any) -> Results:
         path: of the file.
         run: how to run it, the fields of `RunOptions`.
     """
-    (chosen,) = split_options(run, RunOptions)
-    return _complete(*run_plan(plan_sweep(path), **chosen))
+    (chosen,) = make_options(run, RunOptions)
+    return _complete(*run_plan(plan_sweep(path), **vars(chosen)))
 
 
 def _complete(results: Results, report: Report) -> Results:
@@ -67,8 +103,8 @@ def run_plan(plan: Plan, **run: Any) -> tuple[Results, Report]:
         plan: of `plan_table` or `plan_sweep`.
         run: how to run it, the fields of `RunOptions`.
     """
-    options = make_options(RunOptions, run)
-    pictures = None if options.figures is None else pictures_folder(options.figures)
+    (options,) = make_options(run, RunOptions)
+    pictures = None if options.figures is None else str(Path(options.figures, "pictures").absolute())
     plan = replace(plan, place=replace(plan.place, device=options.device, pictures=pictures))
     with Store(options.store) as store:
         exported = read_rows(options.out) if options.out is not None and Path(options.out).exists() else []
@@ -80,8 +116,11 @@ def run_plan(plan: Plan, **run: Any) -> tuple[Results, Report]:
             plan = plan.measured(rows)
         report = _measure_missing(plan, rows, store, export, options)
     results = Results(plan, rows)
-    if options.figures is not None:
-        write_figures(results, Path(options.figures))
+    if pictures is not None:
+        # matplotlib takes a while to import, and nothing before needs it.
+        from workbench.study.show.figures import write_figures
+
+        write_figures(results.lines, pictures)
     return results, report
 
 

@@ -158,8 +158,7 @@ def published(table: int, dataset: str, setting: str, method: str) -> Published:
     if table == 11:
         hours = dict(zip(PAPER_METHODS, _HOURS.get(dataset, {}).get(setting, ()), strict=False))
         return {"seconds": hours[method] * 3600 / 100} if method in hours else {}
-    methods, measures = PAPER_METHODS, ("recovered", "psnr")
-    if table == 2:
-        methods, measures = _LABEL_METHODS, ("errors", "deviation")
+    methods = _LABEL_METHODS if table == 2 else PAPER_METHODS
+    measures = ("errors", "deviation") if table == 2 else ("recovered", "psnr")
     pairs = dict(zip(methods, _PAIRS.get((table, dataset), {}).get(setting, ()), strict=False))
     return dict(zip(measures, pairs[method], strict=True)) if method in pairs else {}

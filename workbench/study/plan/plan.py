@@ -1,15 +1,20 @@
-"""What a study is made of: units of work, the plan that shows them in lines, and the clients they are measured on."""
+"""What a study is made of: units of work, the plan that shows them in lines, and the clients they are measured on.
+
+A line holds the numbers of its units: means over clients with their standard errors.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, lru_cache
-from itertools import chain
+from functools import cached_property, lru_cache
+from itertools import chain, zip_longest
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -26,6 +31,8 @@ __all__ = [
     "DATASETS",
     "Cohort",
     "Entry",
+    "Estimate",
+    "Line",
     "Place",
     "Plan",
     "Row",
@@ -36,8 +43,6 @@ __all__ = [
     "parse_clients",
 ]
 
-TASKS = ("attack", "labels", "accuracy")
-LABELS = ("known", "recovered", "known_per_batch")
 DATASETS = ("femnist", "cifar100", "glyphs", "photos")
 
 # One finished unit: its key, its settings and what was measured, as plain JSON values.
@@ -79,8 +84,8 @@ class Unit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, TASKS)
-        check_choice("labels", self.labels, LABELS)
+        check_choice("task", self.task, ("attack", "labels", "accuracy"))
+        check_choice("labels", self.labels, ("known", "recovered", "known_per_batch"))
         if self.attack is not None and self.task == "attack" and self.labels != "recovered":
             # Where labels are known, the method to recover them does not affect the result.
             object.__setattr__(self, "attack", replace(self.attack, label_method=AttackConfig().label_method))
@@ -88,8 +93,7 @@ class Unit:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """All fields as plain JSON values."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        return json.loads(json.dumps(asdict(self)))
 
     @cached_property
     def key(self) -> str:
@@ -122,12 +126,12 @@ def digest_of_pictures(clients: Iterable[ClientData]) -> str:
 
 def digest_of_weights(weights: Weights) -> str:
     """A digest of all arrays and their names."""
-    digest = hashlib.sha256()
-    for layer, arrays in sorted(weights.items()):
-        for name, array in sorted(arrays.items()):
-            digest.update(f"{layer}/{name}".encode())
-            digest.update(np.asarray(array).tobytes())
-    return digest.hexdigest()[:16]
+    content = b"".join(
+        f"{layer}/{name}".encode() + np.asarray(array).tobytes()
+        for layer, arrays in sorted(weights.items())
+        for name, array in sorted(arrays.items())
+    )
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,11 @@ class Place:
 
 
 _load_dataset = lru_cache(maxsize=4)(load_dataset)
+
+
+@lru_cache(maxsize=2**14)
+def _digest_of_clients(place: Place, dataset: str, clients: tuple[int, ...], num_images: int) -> str:
+    return digest_of_pictures(place.dataset(dataset).client(index, num_images) for index in clients)
 
 
 @lru_cache(maxsize=16)
@@ -200,10 +209,8 @@ class Plan:
     @property
     def units(self) -> list[Unit]:
         """The units to measure, each once; client by client, to compare methods early."""
-        wanted = [entry.units for entry in self.entries if entry.is_wanted]
-        longest = max(map(len, wanted), default=0)
-        turns = [units[turn] for turn in range(longest) for units in wanted if turn < len(units)]
-        return list({unit.key: unit for unit in turns}.values())
+        turns = zip_longest(*(entry.units for entry in self.entries if entry.is_wanted))
+        return list({unit.key: unit for unit in chain(*turns) if unit is not None}.values())
 
     @property
     def shown_units(self) -> dict[str, Unit]:
@@ -216,6 +223,75 @@ class Plan:
         return replace(self, entries=tuple(entry for entry in done if entry.units))
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over clients, and its standard error where there are several."""
+
+    mean: float
+    error: float | None = None
+
+    def text(self, digits: int) -> str:
+        """E.g. ``21.50 ± 0.65``; a whole number is shown without its error."""
+        return f"{self.mean:.{digits}f}" + (f" ± {self.error:.{digits}f}" if self.error is not None and digits else "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table with the rows measured so far."""
+
+    entry: Entry
+    rows: tuple[Row, ...]
+
+    def estimate(self, measure: str) -> Estimate | None:
+        """The mean over clients of one measure; several seeds of a client count as one value, their mean.
+
+        The measure ``deviation`` is the standard deviation of label errors over all units, as the paper reports it.
+        What the paper reports for a measure is a measure too, ``paper_psnr`` for ``psnr``.
+        """
+        if measure.startswith("paper_"):
+            number = self.entry.published.get(measure.removeprefix("paper_"))
+            return None if number is None else Estimate(number)
+        by_client: dict[tuple[int, ...], list[float]] = {}
+        for row in self.rows:
+            value = _value(row, measure, self.entry.method)
+            if value is not None:
+                by_client.setdefault(tuple(row["settings"]["clients"]), []).append(value)
+        if measure == "deviation":
+            values = list(chain(*by_client.values()))
+            return Estimate(stdev(values)) if len(values) > 1 else None
+        means = [mean(values) for values in by_client.values()]
+        if not means:
+            return None
+        return Estimate(mean(means), stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None)
+
+    @property
+    def units_text(self) -> str:
+        """How many units are measured, e.g. ``3/4 (1 diverged)``."""
+        diverged = sum(row["outcome"] != "finished" for row in self.rows)
+        return f"{len(self.rows)}/{len(self.entry.units)}" + (f" ({diverged} diverged)" if diverged else "")
+
+
+# Measures whose name in a row differs.
+_ROW_NAMES = {
+    "recovered": "recovered_percent",
+    "accuracy": "accuracy_percent",
+    "errors": "label_errors",
+    "deviation": "label_errors",
+}
+
+
+def _value(row: Row, measure: str, method: str) -> float | None:
+    value = row.get(_ROW_NAMES.get(measure, measure))
+    if isinstance(value, dict):
+        # The label errors of several methods.
+        value = value.get(method)
+    if isinstance(value, list):
+        # One value for each image, None where it is not finite.
+        finite = [one for one in value if one is not None]
+        value = mean(finite) if finite else None
+    return value
+
+
 class Cohort:
     """The clients of a study with the network that they train and the seeds to repeat everything with.
 
@@ -225,7 +301,7 @@ class Cohort:
         place: where units find their files.
         num_clients: of the whole data set.
         indices: the clients to measure.
-        network: the name of the network; ``model`` is the network itself.
+        model: the network.
     """
 
     def __init__(
@@ -245,14 +321,7 @@ class Cohort:
         source = self.place.dataset(dataset)
         self.num_clients = source.num_clients
         self.indices = parse_clients(clients, self.num_clients)
-        self.network = model or f"{self.twin}_cnn"
-        self.model = network(self.network, source.num_classes, source.image_shape)
-
-        @cache
-        def digest(group: tuple[int, ...], num_images: int) -> str:
-            return digest_of_pictures([source.client(index, num_images) for index in group])
-
-        self._digest = digest
+        self.model = network(model or f"{self.twin}_cnn", source.num_classes, source.image_shape)
 
     def groups(self, size: int = 1) -> list[tuple[int, ...]]:
         """Every client with the next ones, ``size`` in all; the first client follows the last."""
@@ -265,10 +334,10 @@ class Cohort:
         return tuple(
             Unit(
                 dataset=self.dataset,
-                pictures=self._digest(group, num_images),
+                pictures=_digest_of_clients(self.place, self.dataset, group, num_images),
                 clients=group,
                 num_images=num_images,
-                network=self.network,
+                network=self.model.name,
                 seed=seed,
                 **settings,
             )
@@ -283,7 +352,6 @@ def parse_clients(clients: int | str | Sequence[int], most: int) -> list[int]:
     >>> parse_clients(3, most=100), parse_clients("3-5,9", most=100)
     ([0, 1, 2], [3, 4, 5, 9])
     """
-    right = f"a number of clients up to {most}, or some of 0 to {most - 1} such as 3-5,9"
     if isinstance(clients, str) and clients.strip().isdecimal():
         return parse_clients(int(clients), most)
     if isinstance(clients, str):
@@ -295,5 +363,8 @@ def parse_clients(clients: int | str | Sequence[int], most: int) -> list[int]:
     else:
         chosen = list(range(check_count("clients", clients)))
     if not chosen or max(chosen) >= most or len(set(chosen)) < len(chosen):
-        raise ConfigError(f"clients = {shown(clients)} must be {right}, each once.")
+        raise ConfigError(
+            f"clients = {shown(clients)} must be a number of clients up to {most}, or some of 0 to {most - 1} such as "
+            "3-5,9, each once."
+        )
     return chosen

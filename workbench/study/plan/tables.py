@@ -1,19 +1,24 @@
-"""What each table of the paper measures: its settings and methods as units, each with the paper's numbers."""
+"""Plans: what each table of the paper measures, with the paper's numbers, and custom grids of settings."""
 
-from collections.abc import Iterator, Sequence
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from workbench.config import AttackConfig, ClientConfig, DefenceConfig
-from workbench.errors import ConfigError, check_choice, check_count, shown
+from workbench.attack.methods import METHODS
+from workbench.config import LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.errors import ConfigError, check_choice, check_count, check_flag, shown
+from workbench.files.reading import reading
 from workbench.files.weights import load_weights
-from workbench.study.options import ALL_METHODS, TableOptions, make_options, takes
+from workbench.settings import make_options, setting, settings_of, takes
 from workbench.study.plan.paper import PAPER_METHODS, published
 from workbench.study.plan.plan import Cohort, Entry, Plan, digest_of_weights
 
-__all__ = ["NUMBERS", "TITLES", "plan_table"]
+__all__ = ["NUMBERS", "TITLES", "TableOptions", "plan_sweep", "plan_table"]
 
 TITLES = {
     1: "images from known label counts",
@@ -29,6 +34,8 @@ TITLES = {
 }
 NUMBERS = tuple(TITLES)
 
+# The paper's five methods, one more, and the project's best settings.
+ALL_METHODS = (*METHODS, "best")
 # The formulas share one pass through the network; `refined` needs a separate attack.
 FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
 ALL_LABEL_METHODS = (*FORMULAS, "refined")
@@ -52,6 +59,51 @@ _DEFENCES = {
     "pruning 0.2": DefenceConfig("pruning", 0.2),
     "pruning 0.5": DefenceConfig("pruning", 0.5),
 }
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a table measures; each field's ``help`` describes it."""
+
+    data: Path | None = setting(None, "Data", "Files of the data set.")
+    clients: int | str | Sequence[int] = setting(
+        10, "Clients", "Number of clients, counted from the first, or their indices, such as 3-5,9."
+    )
+    methods: Sequence[str] | None = setting(
+        None, "Methods", f"Some of: {', '.join(ALL_METHODS)}; for Table 2: {', '.join(LABEL_METHODS)}."
+    )
+    settings: Sequence[str] | None = setting(
+        None,
+        "Settings",
+        "Some of the table's settings, e.g. 10x5x50; repeat the option or separate them by ';'.",
+        option="setting",
+        aliases=("--settings",),
+    )
+    preset: str = setting(
+        "paper", "Preset", "paper: as published; best: our best settings, same clients; demo: small clients, few steps."
+    )
+    seeds: Sequence[int] = setting((0,), "Seeds", "Seeds of the network, the batches and the attack, e.g. 0,1,2.")
+    changes: Mapping[str, Any] | None = setting(
+        None,
+        "Changed settings",
+        "Set a field of every attack's AttackConfig; repeatable.",
+        option="set",
+        metavar="NAME=VALUE",
+    )
+    weights: Path | None = setting(
+        None, "Trained weights", "Folder with trained weights for Table 7; default: the folder of the data."
+    )
+    model: str | None = setting(None, "Network", "A built-in network; default: the data set's.")
+    repeated_draws: bool = setting(
+        False, "Repeated draws", "Table 6: repeat the defences' noise in every epoch, as the paper's experiments did."
+    )
+    accuracies: bool = setting(False, "Accuracies", "Table 6: also train 250 rounds and report test accuracies.")
+    rounds: int | None = setting(None, "Rounds", "Number of rounds of that training; default: 250.")
+
+    def __post_init__(self) -> None:
+        check_choice("preset", self.preset, PRESETS)
+        check_flag("repeated_draws", self.repeated_draws)
+        check_flag("accuracies", self.accuracies)
 
 
 @dataclass(frozen=True)
@@ -86,7 +138,7 @@ def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
         dataset: ``femnist``, ``cifar100``, ``glyphs`` or ``photos``.
         options: what to measure, the fields of `TableOptions`.
     """
-    chosen = make_options(TableOptions, options)
+    (chosen,) = make_options(options, TableOptions)
     if number not in NUMBERS:
         raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
     if chosen.accuracies and number != 6:
@@ -242,13 +294,107 @@ _NOTES: dict[int, str] = {
 
 def _notes(number: int, options: TableOptions) -> tuple[str, ...]:
     draws = "repeated in every epoch, as in the paper's experiments" if options.repeated_draws else "new in every step"
-    of_tables = {**_NOTES, 6: f"The defences' draws are {draws}."}
-    notes = [of_tables[number]] if number in of_tables else []
-    if options.accuracies:
-        notes.append(
-            "Accuracies: trained on every client's first images, tested on the rest, mean over clients; the paper "
-            "has a separate test set."
+    notes = {
+        _NOTES.get(number, ""): number in _NOTES,
+        f"The defences' draws are {draws}.": number == 6,
+        "Accuracies: trained on every client's first images, tested on the rest, mean over clients; the paper "
+        "has a separate test set.": options.accuracies,
+        f"Small clients and {_DEMO_STEPS} steps for a quick look; not comparable with the paper.": (
+            options.preset == "demo"
+        ),
+    }
+    return tuple(note for note, applies in notes.items() if applies)
+
+
+# The settings of a custom grid: at the top of its file, and in sections.
+_TOP = ("title", "dataset", "data", "clients", "num_images", "seeds", "labels", "preset", "model")
+_SECTIONS = {
+    "client": settings_of(ClientConfig),
+    "defence": settings_of(DefenceConfig),
+    "attack": settings_of(AttackConfig),
+}
+
+
+def plan_sweep(path: str | os.PathLike[str]) -> Plan:
+    """The units of a grid.
+
+    A single value applies to all units, a list is varied::
+
+        dataset = "glyphs"      # data = "PATH" where it is not bundled
+        clients = 2             # or "3-5,9"
+        num_images = 16
+        labels = "known"        # or "recovered"
+        preset = "paper"        # the settings that [attack] changes
+        seeds = [0]
+
+        [client]
+        epochs = [1, 4]
+        batch_size = 4
+
+        [defence]
+        name = "gaussian"
+        strength = [0.0, 0.01]
+
+        [attack]
+        method = ["ours_prior", "shared"]
+        steps = 50
+
+    Args:
+        path: of the file; a relative ``data`` in it starts from the file's folder.
+    """
+    file = Path(path)
+    with reading(file, "a sweep in TOML"):
+        grid = tomllib.loads(file.read_text(encoding="utf-8"))
+    for name in grid:
+        check_choice(f"{file.name}: setting", name, (*_TOP, *_SECTIONS))
+    data = None if grid.get("data") is None else file.parent / str(grid["data"])
+    seeds = _choices("seeds", grid.get("seeds", 0))
+    cohort = Cohort(grid.get("dataset", "glyphs"), data, grid.get("model"), grid.get("clients", 1), seeds)
+    axes = _axes(file, grid)
+    varied = [axis for axis, values in axes.items() if len(values) > 1 and axis != ("attack", "method")]
+    entries = []
+    for values in product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        client, defence, attack = (
+            {name: value for (of, name), value in chosen.items() if of == section} for section in _SECTIONS
         )
-    if options.preset == "demo":
-        notes.append(f"Small clients and {_DEMO_STEPS} steps for a quick look; not comparable with the paper.")
-    return tuple(notes)
+        config = AttackConfig.preset(grid.get("preset", "paper"), cohort.twin, **attack)
+        units = cohort.units(
+            cohort.groups(),
+            check_count("num_images", chosen["", "num_images"]),
+            task="attack",
+            client=ClientConfig(**client, defence=DefenceConfig(**defence)),
+            labels=chosen["", "labels"],
+            attack=config,
+        )
+        setting = ", ".join(f"{axis[1]} {_text(chosen[axis])}" for axis in varied)
+        entries.append(Entry(setting or "all", config.method, units, {}))
+    return Plan(str(grid.get("title", f"{file.stem}: {cohort.dataset}")), "images", tuple(entries), cohort.place)
+
+
+def _axes(file: Path, grid: dict[str, Any]) -> dict[tuple[str, str], list[Any]]:
+    """(Section, setting) to the values to combine; the section of settings at the top is empty."""
+    axes: dict[tuple[str, str], list[Any]] = {
+        ("", "num_images"): _choices("num_images", grid.get("num_images", 50)),
+        ("", "labels"): _choices("labels", grid.get("labels", "known")),
+    }
+    for section, known in _SECTIONS.items():
+        settings = grid.get(section, {})
+        if not isinstance(settings, dict):
+            raise ConfigError(f"{file.name}: {section} = {shown(settings)} must be a section, [{section}].")
+        for name, value in settings.items():
+            check_choice(f"{file.name}: [{section}]", name, known)
+            axes[section, name] = _choices(name, value)
+    return axes
+
+
+def _choices(setting: str, value: Any) -> list[Any]:
+    """The values of a setting: those of a list, or of a list of lists for ``update_weight``, which is a list itself."""
+    if value == []:
+        raise ConfigError(f"{setting} = [] in a sweep must hold at least one value.")
+    is_single = not isinstance(value, list) or (setting == "update_weight" and not isinstance(value[0], list))
+    return [value] if is_single else value
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -29,9 +29,11 @@ _CONNECT_SECONDS = 15
 class Executor:
     """Measures units one after the other in this process; subclasses measure them elsewhere."""
 
+    _jobs = 1
+
     def width(self) -> int:
         """How many units can run at once."""
-        return 1
+        return self._jobs
 
     def submit(self, unit: Unit, place: Place) -> futures.Future[Row]:
         """Start to measure a unit."""
@@ -76,9 +78,6 @@ class Processes(Executor):
         self._jobs = check_count("jobs", jobs)
         self._others = set(multiprocessing.active_children())
         self._pool = process_pool(self._jobs, ignores_interrupts=True)
-
-    def width(self) -> int:
-        return self._jobs
 
     def submit(self, unit: Unit, place: Place) -> futures.Future[Row]:
         try:

@@ -1,5 +1,9 @@
-"""Measures one unit: the client trains, the server attacks, and the result is a row of plain values."""
+"""Measures one unit: the client trains, the server attacks, and the result is a row of plain values.
 
+The pictures behind the row are stored as a file where the study asks for them.
+"""
+
+import io
 import math
 import os
 import platform
@@ -11,28 +15,34 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
+from workbench.attack.attack import Reconstruction
 from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, network_statistics
 from workbench.attack.prepare import prepare
 from workbench.data import Truth
+from workbench.data.dataset import eight_bits
 from workbench.errors import DataError
 from workbench.federated import Observation, accuracy, aggregate, client_update_with_secrets, server_rounds
+from workbench.files.reading import read_npz
 from workbench.files.weights import load_weights
-from workbench.metrics import label_errors, score
+from workbench.files.writing import write_atomically
+from workbench.metrics import Score, label_errors, score
 from workbench.session.session import find_device
 from workbench.study.plan.plan import Place, Row, Unit, digest_of_pictures, digest_of_weights, network
-from workbench.study.run.pictures import save_pictures
 from workbench.training.model import Model
 from workbench.weights import Weights
 
-__all__ = ["available_cores", "measure"]
+__all__ = ["Pictures", "available_cores", "load_pictures", "measure"]
 
 # Steps between two scores; scoring takes time too.
 SCORE_EVERY = 25
+
+_PACKAGES = ("fedavg-leakage-workbench", "jax", "jaxlib", "numpy", "optax")
 
 
 @lru_cache(maxsize=16)
@@ -46,9 +56,8 @@ def _server_weights(model: Model, seed: int, digest: str | None, files: tuple[st
     raise DataError(f"weights {digest} are in none of the files given: {', '.join(files) or 'none'}.")
 
 
-def measure(unit: Unit, place: Place | None = None) -> Row:
+def measure(unit: Unit, place: Place = Place()) -> Row:
     """Measure a unit; the result as plain JSON values, without key and settings."""
-    place = Place() if place is None else place
     dataset = place.dataset(unit.dataset)
     model = network(unit.network, dataset.num_classes, dataset.image_shape)
     task = {"attack": _attack, "labels": _labels, "accuracy": _accuracy}[unit.task]
@@ -58,7 +67,7 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
         # Only Linux can count the peak of memory from here.
         Path("/proc/self/clear_refs").write_text("5")
     with jax.default_device(device):
-        truth = Truth(tuple(dataset.client(index, unit.num_images) for index in unit.clients))
+        truth = Truth(dataset.client(index, unit.num_images) for index in unit.clients)
         if digest_of_pictures(truth) != unit.pictures:
             raise DataError(
                 f"the files of {unit.dataset} on this machine hold other pictures of client {unit.clients[0]} than "
@@ -70,7 +79,7 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
         **result,
         "peak_memory": _peak_memory(device),
         "device": f"{device.platform}: {device.device_kind}, {len(available_cores())} of {os.cpu_count()} cores",
-        "versions": _versions(),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -78,12 +87,14 @@ def measure(unit: Unit, place: Place | None = None) -> Row:
 def _observe(unit: Unit, place: Place, model: Model, truth: Truth) -> tuple[Observation, np.ndarray[Any, Any]]:
     """What the server sees, and the order of images in every client's batches [A, E, N], which it does not see."""
     weights = _server_weights(model, unit.seed, unit.weights, place.weights)
-    updates = [
-        client_update_with_secrets(model, weights, client, unit.client, seed=unit.seed + number)
-        for number, client in enumerate(truth)
-    ]
-    seen = [observation for observation, _ in updates]
-    return seen[0] if len(seen) == 1 else aggregate(seen), np.stack([hidden.order for _, hidden in updates])
+    seen, hidden = zip(
+        *(
+            client_update_with_secrets(model, weights, client, unit.client, seed=unit.seed + number)
+            for number, client in enumerate(truth)
+        ),
+        strict=True,
+    )
+    return aggregate(seen), np.stack([secrets.order for secrets in hidden])
 
 
 def _attack(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
@@ -118,7 +129,7 @@ def _attack(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
             outcome = "diverged"
             break
     if place.pictures is not None:
-        save_pictures(place.pictures, unit.key, found, quality, truth)
+        _save_pictures(place.pictures, unit.key, found, quality, truth)
     return {
         "outcome": outcome,
         "steps": int(state.step),
@@ -212,6 +223,37 @@ def available_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def _versions() -> dict[str, str]:
-    names = ("fedavg-leakage-workbench", "jax", "jaxlib", "numpy", "optax")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+class Pictures(NamedTuple):
+    """What one attack reconstructed and the truth, in the order of the true images; 8-bit pixels.
+
+    Attributes:
+        truth: [N, H, W, C] of all clients.
+        images: [N, H, W, C] the reconstruction.
+        epochs: [V, N, H, W, C] the reconstruction of every epoch, matched to each other.
+        psnr: [N] in dB.
+    """
+
+    truth: NDArray[np.uint8]
+    images: NDArray[np.uint8]
+    epochs: NDArray[np.uint8]
+    psnr: NDArray[np.float32]
+
+
+def _save_pictures(folder: str, key: str, found: Reconstruction, quality: Score, truth: Truth) -> None:
+    """Write what the unit with this key reconstructed."""
+    matched = np.stack([epoch[order] for epoch, order in zip(found.epochs, found.permutations, strict=True)])
+    pictures = Pictures(
+        truth=eight_bits(truth.images),
+        images=eight_bits(found.images[quality.order]),
+        epochs=eight_bits(matched[:, quality.order]),
+        psnr=np.asarray(quality.psnr, np.float32),
+    )
+    content = io.BytesIO()
+    np.savez_compressed(content, **pictures._asdict())
+    write_atomically(Path(folder, f"{key}.npz"), content.getvalue())
+
+
+def load_pictures(folder: str, key: str) -> Pictures | None:
+    """What a unit reconstructed; None where it was measured without storing pictures."""
+    path = Path(folder, f"{key}.npz")
+    return Pictures(**read_npz(path, "a study's pictures", *Pictures._fields)) if path.exists() else None

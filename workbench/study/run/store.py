@@ -12,14 +12,14 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
-from workbench.errors import DataError, check_number, shown
+from workbench.errors import DataError, check_number, check_path, shown
 from workbench.files.reading import reading
 from workbench.files.writing import make_folder, write_atomically
 from workbench.study.plan.plan import Row, Unit
@@ -42,6 +42,18 @@ CREATE TABLE IF NOT EXISTS claims (
     pid INTEGER NOT NULL,
     expires REAL NOT NULL
 ) WITHOUT ROWID;
+"""
+
+_DELETE_FINISHED_CLAIMS = "DELETE FROM claims WHERE key IN (SELECT key FROM results)"
+
+# Inserts nothing if the unit is finished or claimed by another running process.
+_CLAIM = """
+INSERT OR REPLACE INTO claims
+SELECT * FROM (SELECT ? AS key, ? AS owner, ? AS host, ? AS pid, ? AS expires) AS new
+WHERE NOT EXISTS (SELECT 1 FROM results WHERE key = new.key)
+AND NOT EXISTS (
+    SELECT 1 FROM claims WHERE key = new.key AND owner != new.owner AND expires >= ? AND is_running(host, pid)
+)
 """
 
 # What to do about an error of the database, by words of its message.
@@ -72,32 +84,31 @@ class Store(AbstractContextManager["Store"]):
             path: of the file.
             lease_seconds: how long a claim holds without renewal; this process renews its claims as long as it runs.
         """
-        try:
-            self.path = Path(path)
-        except TypeError:
-            raise DataError(f"store = {shown(path)} must be the path of a file.") from None
+        self.path = check_path("store", path, "the path of a file")
         self.lease_seconds = check_number("lease_seconds", lease_seconds, above=0)
         self._owner = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._renewal: threading.Thread | None = None
+        self._renewal = threading.Thread(target=self._renew_claims, name="study store", daemon=True)
         make_folder(self.path.parent, "the store's folder")
         with self._translated_errors():
             # Guarded by our lock, because a second thread renews the claims.
             self._connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
         try:
             with self._translated_errors():
+                self._connection.create_function("is_running", 2, _is_running)
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 # A unit may take an hour to measure, so a finished one must survive a power failure.
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._connection.executescript(_SCHEMA)
             with self._writing():
                 # Write now: a file that is not writable must be reported before the first unit is measured.
-                self._connection.execute("DELETE FROM claims WHERE key IN (SELECT key FROM results)")
+                self._connection.execute(_DELETE_FINISHED_CLAIMS)
                 self._update_keys()
         except DataError:
             self._connection.close()
             raise
+        self._renewal.start()
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -108,8 +119,7 @@ class Store(AbstractContextManager["Store"]):
     def close(self) -> None:
         """Release unfinished claims and close the file."""
         self._closed.set()
-        if self._renewal is not None:
-            self._renewal.join()
+        self._renewal.join()
         # If this fails, for instance in a store that is closed already, the claims expire.
         with suppress(DataError):
             self._query("DELETE FROM claims WHERE owner = ?", self._owner)
@@ -141,17 +151,13 @@ class Store(AbstractContextManager["Store"]):
         if self._connection.execute("PRAGMA user_version").fetchone()[0] == _KNOWN_SETTINGS:
             return
         for key, settings in self._connection.execute("SELECT key, settings FROM results").fetchall():
-            try:
+            # A row of a later version is not readable here, and stays as it is.
+            with suppress(DataError):
                 unit = Unit.from_settings(json.loads(settings))
-            except DataError:
-                # A row of a later version is not readable here, and stays as it is.
-                continue
-            if unit.key != key:
                 values = (unit.key, _text(unit.settings), key)
-                self._connection.execute(
-                    "INSERT OR IGNORE INTO results SELECT ?, ?, result FROM results WHERE key = ?", values
-                )
-                self._connection.execute("DELETE FROM results WHERE key = ?", (key,))
+                self._connection.execute("UPDATE OR IGNORE results SET key = ?, settings = ? WHERE key = ?", values)
+                # What the update ignored is a second result of one unit, and the first one stays.
+                self._connection.execute("DELETE FROM results WHERE key = ? AND key != ?", (key, unit.key))
         self._connection.execute(f"PRAGMA user_version = {_KNOWN_SETTINGS}")
 
     def rows(self, units: Iterable[Unit]) -> dict[str, Row]:
@@ -165,40 +171,26 @@ class Store(AbstractContextManager["Store"]):
 
     def finish(self, unit: Unit, result: Row) -> bool:
         """Store a result; whether it is the first one of this unit."""
-        return self._insert([(unit, result)]) == 1
+        return self.add_rows([{**result, "settings": unit.settings}]) == 1
 
     def add_rows(self, rows: Iterable[Row]) -> int:
-        """Import rows, such as those of `read_rows`; how many were new."""
-        return self._insert([(Unit.from_settings(row["settings"]), row) for row in rows])
-
-    def _insert(self, pairs: Sequence[tuple[Unit, Row]]) -> int:
-        new = 0
+        """Store rows, such as those of `read_rows`; how many were new."""
+        pairs = [(Unit.from_settings(row["settings"]), row) for row in rows]
+        values = [
+            (unit.key, _text(unit.settings), _text({name: row[name] for name in row.keys() - {"key", "settings"}}))
+            for unit, row in pairs
+        ]
         with self._writing():
-            for unit, row in pairs:
-                result = {name: value for name, value in row.items() if name not in ("key", "settings")}
-                values = (unit.key, _text(unit.settings), _text(result))
-                new += self._connection.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", values).rowcount
-                self._connection.execute("DELETE FROM claims WHERE key = ?", (unit.key,))
+            new = self._connection.executemany("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", values).rowcount
+            self._connection.execute(_DELETE_FINISHED_CLAIMS)
         return new
 
     def claim(self, unit: Unit) -> bool:
         """Claim a unit for this process; False if it is finished or claimed by another running process."""
+        now = time.time()
+        claim = (unit.key, self._owner, socket.gethostname(), os.getpid(), now + self.lease_seconds)
         with self._writing():
-            if self._connection.execute("SELECT 1 FROM results WHERE key = ?", (unit.key,)).fetchone():
-                return False
-            claim = self._connection.execute(
-                "SELECT owner, host, pid, expires FROM claims WHERE key = ?", (unit.key,)
-            ).fetchone()
-            if claim is not None and claim[0] != self._owner and _is_alive(*claim[1:]):
-                return False
-            self._connection.execute(
-                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?)",
-                (unit.key, self._owner, socket.gethostname(), os.getpid(), time.time() + self.lease_seconds),
-            )
-        if self._renewal is None:
-            self._renewal = threading.Thread(target=self._renew_claims, name="study store", daemon=True)
-            self._renewal.start()
-        return True
+            return self._connection.execute(_CLAIM, (*claim, now)).rowcount == 1
 
     def release(self, unit: Unit) -> None:
         """Release the claim on an unfinished unit."""
@@ -212,10 +204,8 @@ class Store(AbstractContextManager["Store"]):
                 self._query("UPDATE claims SET expires = ? WHERE owner = ?", expires, self._owner)
 
 
-def _is_alive(host: str, pid: int, expires: float) -> bool:
-    """Whether a claim holds: it has not expired and, if it is of this machine, its process still runs."""
-    if time.time() > expires:
-        return False
+def _is_running(host: str, pid: int) -> bool:
+    """Whether a process runs; for one of another machine, only the expiry of its claim can tell."""
     if host != socket.gethostname():
         return True
     try:

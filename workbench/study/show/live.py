@@ -3,6 +3,7 @@
 import shutil
 import sys
 import time
+from functools import cached_property, partial
 from statistics import mean
 from typing import Any
 
@@ -11,6 +12,8 @@ from workbench.study.plan.plan import Plan, Row
 from workbench.study.show.results import Results
 
 __all__ = ["Progress", "progress_for"]
+
+_write = partial(print, end="", flush=True)
 
 
 def _numbers(row: Row) -> str:
@@ -47,14 +50,11 @@ class Progress:
         self._before = self._num_done
         self._started = time.monotonic()
         self._last = 0.0
-        self.start()
+        self._draw("")
 
     @property
     def _num_done(self) -> int:
         return sum(unit.key in self._rows for unit in self._units)
-
-    def start(self) -> None:
-        """Show that nothing is measured yet."""
 
     def update(self, row: Row) -> None:
         """Show that a unit has finished."""
@@ -98,7 +98,7 @@ class Progress:
             self._last = time.monotonic()
 
     def _draw(self, latest: str) -> None:
-        """Draw the state and the latest message."""
+        """Draw the state and the latest message, which is empty at the start."""
 
 
 class _Log(Progress):
@@ -113,16 +113,14 @@ class _Log(Progress):
         self._waits_for = others
 
     def _draw(self, latest: str) -> None:
-        _write(f"{latest}; {self.line()}\n")
+        if latest:
+            _write(f"{latest}; {self.line()}\n")
 
 
 class _Terminal(Progress):
     """The table so far, drawn over the previous one."""
 
     _height = 0
-
-    def start(self) -> None:
-        self._draw("")
 
     def close(self) -> None:
         if self._height:
@@ -144,13 +142,15 @@ class _Terminal(Progress):
 class _Widget(Progress):
     """The table so far in a notebook."""
 
-    def start(self) -> None:
+    @cached_property
+    def widget(self) -> Any:
+        """On the page from the first drawing on."""
         import ipywidgets
         from IPython.display import display
 
-        self.widget: Any = ipywidgets.HTML()
-        self._draw("")
-        display(self.widget)  # type: ignore[no-untyped-call]
+        shown = ipywidgets.HTML()
+        display(shown)  # type: ignore[no-untyped-call]
+        return shown
 
     def close(self) -> None:
         self._draw("")
@@ -177,8 +177,3 @@ def _in_notebook() -> bool:
     # Looked up, not imported: importing IPython takes long, and without it this is no notebook.
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

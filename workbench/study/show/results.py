@@ -7,14 +7,12 @@ import html
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ConfigError, check_choice
 from workbench.files.writing import write_atomically
-from workbench.study.plan.plan import Plan, Row
-from workbench.study.show.lines import Estimate, Line
+from workbench.study.plan.plan import Estimate, Line, Plan, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "PICTURES", "Results", "text_table"]
 
 
-# For each kind of table, the columns' heads, each with its measure and the number of digits.
+# For each kind of table, the columns' heads, each with its measure (see `Line.estimate`) and the number of digits.
 _COLUMNS = {
     "images": {
         "recovered %": ("recovered", 1),
@@ -37,14 +35,18 @@ _COLUMNS = {
 }
 # The columns of the paper's numbers.
 _PAPER_COLUMNS = {
-    "paper: %": ("recovered", 1),
-    "paper: dB": ("psnr", 1),
-    "paper: errors": ("errors", 1),
-    "paper: sd": ("deviation", 2),
-    "paper: seconds": ("seconds", 0),
-    "paper: accuracy": ("accuracy", 2),
+    "paper: %": ("paper_recovered", 1),
+    "paper: dB": ("paper_psnr", 1),
+    "paper: errors": ("paper_errors", 1),
+    "paper: sd": ("paper_deviation", 2),
+    "paper: seconds": ("paper_seconds", 0),
+    "paper: accuracy": ("paper_accuracy", 2),
 }
-_MEASURES = ("recovered", "psnr", "ssim", "errors", "accuracy", "seconds", "peak_memory")
+_LATEX = str.maketrans({"%": r"\%", "_": r"\_", "±": r"$\pm$"})
+_MEASURES = (
+    *("recovered", "psnr", "ssim", "errors", "accuracy", "seconds", "peak_memory"),
+    *(measure for measure, _ in _PAPER_COLUMNS.values()),
+)
 
 
 class Results:
@@ -72,13 +74,11 @@ class Results:
         }
         numbers = {
             head: _cells([line.estimate(measure) for line in self.lines], digits)
-            for head, (measure, digits) in _COLUMNS[self.plan.measure].items()
+            for head, (measure, digits) in (_COLUMNS[self.plan.measure] | _PAPER_COLUMNS).items()
         }
         if self.plan.measure == "images" and all(unit.labels != "recovered" for unit in self.plan.shown_units.values()):
             # Known labels have no errors.
             del numbers["label errors"]
-        for head, (measure, digits) in _PAPER_COLUMNS.items():
-            numbers[head] = _cells([line.published(measure) for line in self.lines], digits)
         columns |= {head: cells for head, cells in numbers.items() if any(cells)}
         return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
 
@@ -124,7 +124,6 @@ class Results:
                 estimate = line.estimate(measure)
                 record[measure] = estimate and estimate.mean
                 record[f"{measure}_error"] = estimate and estimate.error
-            record |= {f"paper_{name}": line.entry.published.get(name) for name, _ in _PAPER_COLUMNS.values()}
             records.append(record)
         used = [name for name in (records[0] if records else {}) if any(r[name] is not None for r in records)]
         return [{name: record[name] for name in used} for record in records]
@@ -132,17 +131,17 @@ class Results:
     def frame(self) -> Any:
         """A pandas data frame of the records."""
         try:
-            pandas: Any = import_module("pandas")
+            import pandas as pd
         except ImportError:
             raise ConfigError(
                 "a data frame needs pandas, which is not installed: pip install pandas; or use records()."
             ) from None
-        return pandas.DataFrame(self.records())
+        return pd.DataFrame(self.records())
 
     def latex(self) -> str:
         """A ``tabular`` with ``booktabs`` rules."""
         heads, body = self.cells()
-        lines = [" & ".join(map(_latex, cells)) + r" \\" for cells in (heads, *body)]
+        lines = [" & ".join(cells).translate(_LATEX) + r" \\" for cells in (heads, *body)]
         return "\n".join(
             [
                 f"% {self.plan.title}",
@@ -172,13 +171,13 @@ class Results:
 
     def figure(self) -> Figure:
         """Means with standard errors; crosses mark the paper's values."""
-        from workbench.study.show.plot import draw
+        from workbench.study.show.figures import draw
 
         return draw(self.plan.title, self.plan.measure, self.lines)
 
     def figure_over_time(self) -> Figure:
         """Quality against seconds, for every setting and method measured."""
-        from workbench.study.show.plot import draw_over_time
+        from workbench.study.show.figures import draw_over_time
 
         return draw_over_time(self.lines)
 
@@ -210,12 +209,6 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 
 def _cells(estimates: Sequence[Estimate | None], digits: int) -> list[str]:
     return ["" if estimate is None else estimate.text(digits) for estimate in estimates]
-
-
-def _latex(text: str) -> str:
-    for plain, written in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$")):
-        text = text.replace(plain, written)
-    return text
 
 
 _TEXTS: dict[str, Callable[[Results], str]] = {
