@@ -8,7 +8,7 @@ from PIL import Image
 
 import workbench as wb
 from workbench.views.panel import ComparePanel
-from workbench.views.panel.tabs import scene_at
+from workbench.views.scene import scene_at
 
 TITLES = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view"]
 

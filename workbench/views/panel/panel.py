@@ -19,19 +19,9 @@ from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
 from workbench.views.panel.parts import STYLE, Timeline
 from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
-from workbench.views.panel.tabs import (
-    AttackerTab,
-    AveragingTab,
-    EpochsTab,
-    LabelsTab,
-    LossTab,
-    MatchingTab,
-    ReconstructionTab,
-    Scene,
-    Tab,
-    scene_at,
-)
+from workbench.views.panel.tabs import TABS, LabelsTab, Tab
 from workbench.views.panel.worker import Painter
+from workbench.views.scene import Scene, scene_at
 
 __all__ = ["AttackPanel"]
 
@@ -109,18 +99,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.controller = Controller(view, known)
         self.timeline = Timeline(self._painter.request, self.controller.rewind)
         self._make_buttons()
-        self.tabs: list[Tab] = [
-            ReconstructionTab(),
-            EpochsTab(),
-            MatchingTab(),
-            AveragingTab(),
-            LabelsTab(),
-            LossTab(),
-            AttackerTab(),
-        ]
-        for tab in self.tabs:
-            tab.changed = self._painter.request
-        self.views = widgets.Tab(self.tabs, titles=tuple(tab.title for tab in self.tabs))
+        self.tabs: list[Tab] = [make(self._painter.request) for make in TABS.values()]
+        self.views = widgets.Tab(self.tabs, titles=tuple(TABS))
         self.views.observe(lambda _: self._tab_chosen(), "selected_index")
         self._forked = widgets.VBox()
         super().__init__([widgets.HTML(STYLE), _arranged(self, stacked=stacked), self._forked])
@@ -250,13 +230,13 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
     # Clicks. They set flags and return.
 
     def _export(self) -> None:
-        tab = self._tab
+        tab, title = self._tab, self.views.get_title(self.views.selected_index or 0)
 
         def picture() -> bytes:
             self._painter.request()
             self._painter.wait(10)
             if tab.png is None:
-                raise ConfigError(f"the tab {tab.title} shows no picture now; choose another one to export.")
+                raise ConfigError(f"the tab {title} shows no picture now; choose another one to export.")
             return tab.png
 
         self.controller.export(self.file.value, EXPORTS[self.export.value], picture)

@@ -1,7 +1,6 @@
-"""What there is to see: a `Scene` is one moment of an attack; seven tabs draw it, on the painter's thread."""
+"""Seven tabs that draw one moment of an attack, on the painter's thread."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -9,108 +8,38 @@ import ipywidgets as widgets
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.attack.attack import Reconstruction
 from workbench.attack.confidence import predict_psnr
 from workbench.attack.matching import psnr_matrix
-from workbench.config import label_of
-from workbench.data import Truth
-from workbench.metrics import Score, averaging_curves, label_errors, score
-from workbench.session import AttackSession, Recording, Snapshot
-from workbench.session.history import SessionHistory
-from workbench.session.recording import Frame
+from workbench.metrics import averaging_curves
 from workbench.views import render
 from workbench.views.panel.parts import Picture
-from workbench.views.report import fact_text
+from workbench.views.scene import Scene, fact_text
 
-__all__ = [
-    "AttackerTab",
-    "AveragingTab",
-    "EpochsTab",
-    "LabelsTab",
-    "LossTab",
-    "MatchingTab",
-    "ReconstructionTab",
-    "Scene",
-    "Tab",
-    "scene_at",
-]
+__all__ = ["TABS", "LabelsTab", "Tab"]
 
 # More columns of epochs than these are too small to see anything.
 _MOST_COLUMNS = 12
 _LARGE_PIXELS = 112
 
 
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """A moment to look at.
+class Tab(widgets.VBox):  # type: ignore[misc]
+    """What all tabs share: controls above, a picture below.
 
-    Attributes:
-        source: the session or recording.
-        step: how many steps had been made.
-        found: images, epochs, permutations and labels; a recording may lack the epochs.
-        score: against the truth, None where it is not known.
-        truth: the clients; empty where they are not known.
-        labels: the estimated label counts by method, None until they are made.
+    Args:
+        changed: called when a control is moved.
+        controls: the widgets above.
+        more: widgets below the picture.
     """
 
-    source: AttackSession | Recording
-    step: int
-    found: Reconstruction | Frame
-    score: Score | None
-    truth: Truth
-    labels: Mapping[str, Any] | None
+    draw: Callable[[Scene, int], None]
+    """Shows a scene, with so many pixels of a sheet for each CSS pixel."""
 
-    @property
-    def num_images(self) -> int:
-        return len(self.found.images)
-
-    @property
-    def epochs(self) -> NDArray[np.float32] | None:
-        """[V, N, H, W, C] where there are several epochs to compare; None where there is one set of images."""
-        epochs = self.found.epochs
-        return epochs if epochs is not None and len(epochs) > 1 else None
-
-    def order(self, *, best_first: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[N] the true images as they are shown, and [N] the reconstruction that is matched to each."""
-        in_order = np.arange(self.num_images)
-        if self.score is None:
-            return in_order, in_order
-        true = np.argsort(-self.score.psnr, kind="stable") if best_first else in_order
-        return true, self.score.order[true]
-
-
-def scene_at(
-    source: AttackSession | Recording,
-    step: int,
-    truth: Truth,
-    labels: Mapping[str, Any] | None = None,
-    *,
-    snapshot: Snapshot | None = None,
-) -> Scene:
-    """A kept moment of a session or of a recording, or a snapshot of a session that may be running."""
-    if isinstance(source, AttackSession):
-        found = source.reconstruction_at(step) if snapshot is None else source.reconstruction(snapshot)
-        return Scene(source, step, found, score(found, truth) if truth else None, truth, labels)
-    frame = source.reconstruction_at(step)
-    return Scene(source, step, frame, frame.score, Truth() if frame.score is None else truth, labels)
-
-
-class Tab(widgets.VBox):  # type: ignore[misc]
-    """What all tabs share: controls above, a picture below; ``changed`` is called when a control is moved."""
-
-    title = ""
-
-    def __init__(self, controls: Sequence[Any] = (), *more: Any) -> None:
+    def __init__(self, changed: Callable[[], None], *controls: Any, more: tuple[Any, ...] = ()) -> None:
         self.picture = Picture()
-        self.changed: Callable[[], None] = lambda: None
         for control in controls:
-            control.observe(lambda _: self.changed(), "value")
-        row = widgets.HBox(list(controls), layout=widgets.Layout(flex_flow="row wrap", grid_gap="4px 16px"))
-        super().__init__([*([row] if controls else []), self.picture, *more])
-
-    def draw(self, scene: Scene, density: int) -> None:
-        """Show the scene."""
-        raise NotImplementedError
+            control.observe(lambda _: changed(), "value")
+        row = widgets.HBox(controls, layout=widgets.Layout(flex_flow="row wrap", grid_gap="4px 16px"))
+        super().__init__([row, self.picture, *more] if controls else [self.picture, *more])
 
     @property
     def png(self) -> bytes | None:
@@ -126,9 +55,7 @@ def _enable(control: Any, reason: str, tip: str) -> None:
 class ReconstructionTab(Tab):
     """Truth above reconstruction, and one image large with its epochs."""
 
-    title = "Reconstruction"
-
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         narrow, style = {"width": "210px"}, {"description_width": "40px"}
         self.truth = widgets.Checkbox(True, description="Show the truth", indent=False, layout={"width": "auto"})
         self.sort = widgets.Dropdown(
@@ -148,7 +75,7 @@ class ReconstructionTab(Tab):
             style=style,
         )
         self.large = Picture()
-        super().__init__([self.truth, self.sort, self.image], self.large)
+        super().__init__(changed, self.truth, self.sort, self.image, more=(self.large,))
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
@@ -203,9 +130,7 @@ class ReconstructionTab(Tab):
 class EpochsTab(Tab):
     """One row for each epoch."""
 
-    title = "Epochs"
-
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         self.matched = widgets.ToggleButtons(
             options=["matched", "as optimised"],
             description="Columns",
@@ -213,7 +138,7 @@ class EpochsTab(Tab):
             style={"button_width": "110px"},
         )
         self.first = widgets.IntSlider(1, 1, 1, description="From", layout={"width": "230px"})
-        super().__init__([self.matched, self.first])
+        super().__init__(changed, self.matched, self.first)
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
@@ -225,12 +150,17 @@ class EpochsTab(Tab):
             return
         _, order = scene.order(best_first=True)
         columns = order[self.first.value - 1 :][:_MOST_COLUMNS]
-        truth = None if scene.score is None else scene.truth.images[np.argsort(scene.score.order)]
         permutations = found.permutations if is_matched else None
         moved = (found.permutations != found.permutations[:1]).any(0).sum()
         self.picture.show_sheet(
             lambda **look: render.epochs_sheet(
-                epochs, found.images, permutations, order=columns, truth=truth, columns=len(columns), **look
+                epochs,
+                found.images,
+                permutations,
+                order=columns,
+                truth=scene.matched_truth,
+                columns=len(columns),
+                **look,
             ),
             density,
             f"Step {scene.step}. {len(epochs)} epochs, {'matched' if is_matched else 'each in its own order'}, and "
@@ -248,12 +178,10 @@ def _why_single(scene: Scene) -> str:
 class MatchingTab(Tab):
     """How similar two epochs are, and which image was matched to which."""
 
-    title = "Matching"
-
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         self.epoch = widgets.IntSlider(2, 2, 2, description="Epoch", layout={"width": "260px"})
         self._seen: dict[int, NDArray[np.int64]] = {}
-        super().__init__([self.epoch])
+        super().__init__(changed, self.epoch)
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
@@ -286,8 +214,6 @@ class MatchingTab(Tab):
 class AveragingTab(Tab):
     """How much combining epochs improves the images."""
 
-    title = "Averaging"
-
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
         if scene.score is None or scene.epochs is None:
@@ -303,53 +229,28 @@ class AveragingTab(Tab):
 class LabelsTab(Tab):
     """True counts beside the estimates, which are made elsewhere because they take seconds."""
 
-    title = "Labels"
-
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
         if scene.labels is None:
             self.picture.show_text("The label counts are being estimated from the weights …")
-            return
-        used = np.asarray(scene.source.label_counts).sum(0)
-        counts = {**{name: found.whole for name, found in scene.labels.items()}, "used by this attack": used}
-        true, names, text = None, None, "Label counts, recovered from the weights alone."
-        if scene.truth:
-            true, names = scene.truth.label_counts.sum(0), scene.truth.class_names
-            wrong = ", ".join(f"{name} {label_errors(true, found):g}" for name, found in counts.items())
-            text = f"Wrong labels of {true.sum()}: {wrong}."
-        self.picture.show_figure(lambda: render.label_figure(counts, true, names), text)
+        else:
+            self.picture.show_figure(*scene.label_chart())
 
 
 class LossTab(Tab):
     """Every term over the steps."""
 
-    title = "Loss"
-
     def draw(self, scene: Scene, density: int) -> None:
         """Show the whole history, whatever moment is looked at."""
-        history, warm = scene.source.history, scene.source.config.warm_start_steps
-        self.picture.show_figure(lambda: render.loss_figure(history, warm_start_steps=warm), _loss_text(history))
-
-
-def _loss_text(history: SessionHistory) -> str:
-    if not len(history.loss):
-        return "No step was made yet."
-    text = f"Loss {history.loss[0]:.3g} at the first step, {history.loss[-1]:.3g} at step {len(history.loss)}."
-    if not history.steering:
-        return f"{text} Nothing was steered."
-    last = history.steering[-1]
-    change = f"{label_of(last.name)} = {last.value:g}"
-    return f"{text} {len(history.steering)} steering events, the last at step {last.step}: {change}."
+        self.picture.show_figure(*scene.loss_chart())
 
 
 class AttackerTab(Tab):
     """What the server received, what it assumes, what it never sees."""
 
-    title = "Attacker's view"
-
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         self.columns = widgets.HTML()
-        super().__init__((), self.columns)
+        super().__init__(changed, more=(self.columns,))
 
     def draw(self, scene: Scene, density: int) -> None:
         """Show the facts."""
@@ -362,3 +263,15 @@ class AttackerTab(Tab):
             parts.append(f"<table class='wb-facts'><caption>{escape(side.capitalize())}</caption>{rows}</table>")
         self.columns.value = f"<div class='wb-columns'>{''.join(parts)}</div>"
         self.picture.show_text("The server has the update alone; it has to guess everything in the last list.")
+
+
+TABS: dict[str, type[Tab]] = {
+    "Reconstruction": ReconstructionTab,
+    "Epochs": EpochsTab,
+    "Matching": MatchingTab,
+    "Averaging": AveragingTab,
+    "Labels": LabelsTab,
+    "Loss": LossTab,
+    "Attacker's view": AttackerTab,
+}
+"""The tabs by their titles, in order."""
