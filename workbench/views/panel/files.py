@@ -1,15 +1,21 @@
-"""What Save, Load and Export read and write."""
+"""What Save, Load and Export read and write, the course of an attack as an animated GIF among it."""
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
+from workbench.attack.matching import psnr_matrix
 from workbench.data import Truth
 from workbench.errors import CheckpointError, ConfigError
 from workbench.files import container
 from workbench.files.writing import write_atomically
+from workbench.metrics import score
 from workbench.session import AttackSession, Recording, replay
 from workbench.session.checkpoint import KIND as CHECKPOINT
-from workbench.views.animation import write_animation
+from workbench.views import render
 from workbench.views.panel.worker import DRAWING
 from workbench.views.report import write_report
 
@@ -18,6 +24,9 @@ __all__ = ["CHECKPOINT_SUFFIX", "EXPORTS", "export", "path_of", "read"]
 CHECKPOINT_SUFFIX = ".safetensors"
 EXPORTS = {"picture (PNG)": ".png", "animation (GIF)": ".gif", "report (HTML)": ".html", "recording": ".recording"}
 """The formats of Export, for people, and the suffix of each."""
+
+_MILLISECONDS = 120  # for which each frame of an animation is shown
+_HOLD = 12  # how many times longer the last frame is shown than the others
 
 
 def path_of(name: str, suffix: str = "") -> Path:
@@ -50,15 +59,50 @@ def export(path: Path, source: AttackSession | Recording, truth: Truth, picture:
         truth: to compare with; empty where it is not known.
         picture: returns the PNG that is on the screen.
     """
-    clients = truth.clients or None
     if path.suffix == ".png":
         write_atomically(path, picture())
     elif path.suffix == ".gif":
-        write_animation(path, source, clients)
+        write_atomically(path, _animation(source, truth))
     elif path.suffix == ".recording":
-        (source if isinstance(source, Recording) else Recording.of(source, clients)).save(path)
+        (source if isinstance(source, Recording) else Recording.of(source, truth)).save(path)
     elif isinstance(source, Recording):
         raise ConfigError("a report needs a session, and this panel plays a recording.")
     else:
         with DRAWING:
-            write_report(path, source.fork(), clients)
+            write_report(path, source.fork(), truth.clients)
+
+
+def _animation(source: AttackSession | Recording, truth: Truth) -> bytes:
+    """The snapshots of a session or a recording as an animated GIF, the truth above where it is known."""
+    frames = _in_one_palette([Image.open(io.BytesIO(png)) for png in _sheets(source, truth)])
+    times = [_MILLISECONDS] * (len(frames) - 1) + [_MILLISECONDS * _HOLD]
+    buffer = io.BytesIO()
+    frames[0].save(
+        buffer, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0, optimize=True, disposal=1
+    )
+    return buffer.getvalue()
+
+
+def _sheets(source: AttackSession | Recording, truth: Truth) -> list[bytes]:
+    """One PNG for each snapshot."""
+    if isinstance(source, AttackSession):
+        source = source.fork()  # the session itself may go on in another thread
+    found = [source.reconstruction_at(step) for step in sorted({*source.history.snapshot_steps, source.num_steps})]
+    if not truth:
+        return [render.contact_sheet(one.images) for one in found]
+    # Every frame uses the order of the last one, so that images keep their places.
+    last = score(found[-1], truth)
+    sheets = []
+    for one in found:
+        images = one.images[last.order]
+        psnr = np.diagonal(psnr_matrix(truth.images, images))
+        sheets.append(render.comparison_sheet(truth.images, images, psnr, last.threshold))
+    return sheets
+
+
+def _in_one_palette(sheets: Sequence[Image.Image]) -> list[Image.Image]:
+    """The sheets in one width and in the colours of the last one, because a palette for each would flicker."""
+    widest = max(sheet.width for sheet in sheets)
+    full = [sheet if sheet.width == widest else sheet.resize((widest, sheet.height)) for sheet in sheets]
+    palette = full[-1].quantize(128, method=Image.Quantize.MEDIANCUT)
+    return [sheet.quantize(palette=palette, dither=Image.Dither.NONE) for sheet in full]
