@@ -14,6 +14,7 @@ from workbench.attack.methods import METHODS
 from workbench.config import PRESETS, AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import ConfigError
 from workbench.federated.observation import Observation
+from workbench.session.history import OBSERVED
 from workbench.settings import Setting, settings_of
 from workbench.target import Target
 from workbench.views.panel.workspace import STEERED, Settings
@@ -31,6 +32,7 @@ _PRESET = Setting(
     choices=PRESETS,
     default="demo",
 )
+_SMALL = {"epochs": 4, "batch_size": 4}  # for a first look
 _BUNDLED = ("glyphs", "photos")
 # What a menu shows for None. The value behind it is "": ipywidgets shows no entry for the value None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic"}
@@ -52,14 +54,12 @@ class Controls:
         self.locked_client = ""  # why the client cannot
         shown = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
         self.fields: dict[str, Any] = {key: _control(known) for key, known in shown.items()}
-        for key, small in (("epochs", 4), ("batch_size", 4)):
-            self.fields[key].value = small
         self._tips = {name: field.tooltip for name, field in self.fields.items()}
-        self.derived = widgets.HTML()
-        self.derived.add_class("wb-note")
+        self.derived = widgets.HTML().add_class("wb-note")
+        self.show_client(_SMALL)
         for name, field in self.fields.items():
             field.observe(lambda change, name=name: self._moved(name, change["new"], changed, steered), "value")
-        self.show_preset("demo")
+        self.show_preset()
         self.update_abilities()
 
     def column(self) -> Any:
@@ -133,12 +133,10 @@ class Controls:
         finally:
             self._quiet.now = before
 
-    def show_preset(self, name: str) -> None:
-        """Set the attack's controls to a preset for the chosen data set."""
-        config = Target(dataset=self["dataset"]).config(name, {})
-        with self.quietly():
-            self.fields["preset"].value = name
-            self.show_config(config, label_source=config.label_method)
+    def show_preset(self) -> None:
+        """Set the attack's controls to the chosen preset for the chosen data set."""
+        config = Target(dataset=self["dataset"]).config(self["preset"], {})
+        self.show_config(config, label_source=config.label_method)
 
     def show_config(self, config: AttackConfig, *, label_source: str) -> None:
         """Set the attack's controls."""
@@ -162,40 +160,39 @@ class Controls:
                     slider.options = _stops([values[name], *(stop for _, stop in slider.options)])
                     slider.value = values[name]
 
-    def show_observation(self, observation: Observation) -> None:
+    def show_client(self, facts: Mapping[str, Any]) -> None:
+        """Set those of the controls whose values are known."""
+        with self.quietly():
+            for name in self.fields.keys() & facts.keys():
+                self.fields[name].value = facts[name]
+
+    def lock_client(self, observation: Observation) -> None:
         """Set the client's controls to what the server knows, and lock them; the rest is not known."""
         self.observation = observation
         self.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
-        with self.quietly():
-            for name in ("num_images", "epochs", "batch_size", "learning_rate", "num_clients"):
-                self.fields[name].value = getattr(observation, name)
+        self.show_client({name: getattr(observation, name) for name in OBSERVED})
 
     # What makes no sense together
 
     def reasons(self) -> dict[str, str]:
         """Why controls are disabled, by name."""
-        if self.locked:
-            return dict.fromkeys(self.fields, self.locked)
-        reasons: dict[str, str] = {}
-        method, defence = METHODS[self["method"]], self["defence"]
-        if self["dataset"] in _BUNDLED:
-            reasons["data"] = f"{self['dataset']} is bundled: it needs no files."
-        if defence == "none":
-            reasons |= dict.fromkeys(("strength", "independent"), "There is no defence.")
-        if defence != "dp_sgd":
-            reasons["clip_norm"] = "Only dp_sgd clips."
+        dataset, defence, method = self["dataset"], self["defence"], METHODS[self["method"]]
         is_single = (self["believed_epochs"] or self["epochs"]) == 1
-        if not method.has_prior or is_single:
-            why = "The prior compares epochs, and there is one." if is_single else f"{method.name} has no epoch prior."
-            reasons |= dict.fromkeys(("prior", "prior_distance", "prior_weight"), why)
-        if not method.is_separate or is_single:
-            why = "There is only one epoch." if is_single else f"{method.name} has one set of images for all epochs."
-            reasons |= dict.fromkeys(("match", "combine", "consensus_weight"), why)
-        if not method.can_warm_start:
-            reasons["warm_start_steps"] = f"{method.name} is a baseline: a warm start would make it no longer one."
-        if self.locked_client:
-            reasons |= dict.fromkeys(CLIENT.keys() - {"seed"}, self.locked_client)
-        return reasons
+        no_prior = "The prior compares epochs, and there is one." if is_single else f"{method.name} has no epoch prior."
+        no_epochs = "There is only one epoch." if is_single else f"{method.name} has one set of images for all epochs."
+        no_warm_start = f"{method.name} is a baseline: a warm start would make it no longer one."
+        # Of several reasons for one control, the last is given.
+        rules: list[tuple[Iterable[str], object, str]] = [
+            (["data"], dataset in _BUNDLED, f"{dataset} is bundled: it needs no files."),
+            (["strength", "independent"], defence == "none", "There is no defence."),
+            (["clip_norm"], defence != "dp_sgd", "Only dp_sgd clips."),
+            (["prior", "prior_distance", "prior_weight"], is_single or not method.has_prior, no_prior),
+            (["match", "combine", "consensus_weight"], is_single or not method.is_separate, no_epochs),
+            (["warm_start_steps"], not method.can_warm_start, no_warm_start),
+            (CLIENT.keys() - {"seed"}, self.locked_client, self.locked_client),
+            (self.fields, self.locked, self.locked),
+        ]
+        return {name: why for names, applies, why in rules if applies for name in names}
 
     def update_abilities(self) -> None:
         """Enable and disable, with the reason as the tooltip."""
@@ -209,7 +206,7 @@ class Controls:
         if getattr(self._quiet, "now", False):
             return
         if name in ("preset", "dataset"):
-            self.show_preset(self["preset"])
+            self.show_preset()
         elif name in ("prior", "prior_distance"):
             pair = {"prior": self["prior"], "prior_distance": self["prior_distance"]}
             weight = Target(dataset=self["dataset"]).config(self["preset"], pair).prior_weight
@@ -227,12 +224,11 @@ def _control(known: Setting) -> Any:
     look["style"] = {"description_width": "112px" if known.slider is None else "118px"}
     if known.slider is not None:
         return _slider(known, known.slider, look)
-    if known.choices:
-        choices = [("true counts" if name == "known" else name, name) for name in known.offered]
-        options = [(_UNSET[known.key], ""), *choices] if known.is_optional else choices
+    if known.choices or (known.kind is bool and known.is_optional):
+        named = {"true counts" if name == "known" else name: name for name in known.offered}
+        unset = {_UNSET[known.key]: ""} if known.is_optional else {}
+        options: dict[str, Any] = {**unset, **(named or {"on": True, "off": False})}
         return widgets.Dropdown(options=options, value=known.default or "", **look)
-    if known.kind is bool and known.is_optional:
-        return widgets.Dropdown(options=[(_UNSET[known.key], ""), ("on", True), ("off", False)], value="", **look)
     if known.kind is bool:
         return widgets.Checkbox(known.default, **{**look, "indent": True})
     if known.kind is int:
@@ -240,8 +236,7 @@ def _control(known: Setting) -> Any:
         least = 0 if known.is_optional else known.minimum
         return widgets.BoundedIntText(known.default or 0, min=least, max=10**6, continuous_update=True, **look)
     if known.kind is float:
-        value = 1.0 if known.default is None else known.default
-        return widgets.FloatText(value, continuous_update=True, **look)
+        return widgets.FloatText(1.0 if known.default is None else known.default, continuous_update=True, **look)
     return widgets.Text(**look)
 
 

@@ -5,6 +5,7 @@ The panel shows what its `Controller` does, and passes clicks on to it. All pict
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -13,7 +14,7 @@ import ipywidgets as widgets
 from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, shown
 from workbench.session import AttackSession, Recording, SessionRunner, Snapshot
-from workbench.views.panel.compare import ComparePanel, without_prior
+from workbench.views.panel.compare import ComparePanel
 from workbench.views.panel.controller import Controller, View
 from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
@@ -50,6 +51,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         source: a session to drive, or a recording to play; None attacks a client that the controls name.
         truth: the client, or all clients of an aggregate, to compare with.
         stacked: controls above the views instead of beside them, for narrow places.
+
+    Every command has a button, by name: ``build_button``, ``run_button``, ``pause_button`` and so on.
 
     In a notebook, ``wb.AttackPanel()`` as the last line of a cell shows it. It can also be driven without one:
 
@@ -97,8 +100,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             show_settings=self._show_settings,
         )
         self.controller = Controller(view, known)
-        self.timeline = Timeline(self._painter.request, self.controller.rewind)
         self._make_buttons()
+        self.timeline = Timeline(self._painter.request, self.rewind_button)
         self.tabs: list[Tab] = [make(self._painter.request) for make in TABS.values()]
         self.views = widgets.Tab(self.tabs, titles=tuple(TABS))
         self.views.observe(lambda _: self._tab_chosen(), "selected_index")
@@ -128,7 +131,13 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             truth: the client, or all clients of an aggregate.
         """
         if second is None and first is not None:
-            second = without_prior(first)
+            second = AttackSession(
+                first.model,
+                first.observation,
+                replace(first.config, method="ours_no_prior"),
+                label_counts=first.label_counts,
+                seed=first.seed,
+            )
         left, right = (AttackPanel(session, truth, stacked=True) for session in (first, second))
         return ComparePanel(left, right, shares_client=first is None)
 
@@ -181,18 +190,20 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _make_buttons(self) -> None:
         control = self.controller
-        self._buttons: dict[Command, Any] = {Command.REWIND: self.timeline.rewind_button}
-        self.build_button = self._button(Command.BUILD, control.build)
-        self.run_button = self._button(Command.RUN, control.run)
-        self.pause_button = self._button(Command.PAUSE, control.pause)
-        self.step_button = self._button(Command.STEP, control.step)
-        self.stop_button = self._button(Command.STOP, control.stop)
-        self.reset_button = self._button(Command.RESET, control.reset)
-        self.fork_button = self._button(Command.FORK, lambda: control.fork(self._show_fork))
-        self.save_button = self._button(Command.SAVE, lambda: control.save(self.file.value))
-        self.load_button = self._button(Command.LOAD, lambda: control.load(self.file.value))
-        self.export_button = self._button(Command.EXPORT, self._export)
+        actions: dict[Command, Callable[[], None]] = {
+            Command.FORK: lambda: control.fork(self._show_fork),
+            Command.SAVE: lambda: control.save(self.file.value),
+            Command.LOAD: lambda: control.load(self.file.value),
+            Command.EXPORT: self._export,
+        }
+        for command, (icon, tip) in _BUTTONS.items():
+            name = command.name.lower()
+            button = widgets.Button(description=name.capitalize(), icon=icon, tooltip=tip, layout={"width": "auto"})
+            action = actions.get(command) or getattr(control, name)
+            button.on_click(lambda _, action=action: action())
+            setattr(self, f"{name}_button", button)
         self.run_button.button_style = "primary"
+        self.rewind_button.description = "Go on from here"
         self.file = widgets.Text(
             "attack",
             description="File",
@@ -216,16 +227,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             layout={"width": "auto", "flex": "1 1 auto"},
         )
         self.pace = widgets.HTML(layout={"min_width": "210px"})
-        self.status = widgets.HTML()
-        self.status.add_class("wb-status")
+        self.status = widgets.HTML().add_class("wb-status")
         self.status_text = ""
-
-    def _button(self, command: Command, action: Callable[[], None]) -> Any:
-        icon, tip = _BUTTONS[command]
-        button = widgets.Button(description=command.name.capitalize(), icon=icon, tooltip=tip, layout={"width": "auto"})
-        button.on_click(lambda _: action())
-        self._buttons[command] = button
-        return button
 
     # Clicks. They set flags and return.
 
@@ -258,9 +261,9 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         with self.controller.workspace.lock:  # or a stale message could replace a newer one
             situation = self.controller.situation()
             reasons = refusals(situation)
-            for command, button in self._buttons.items():
-                reason = reasons.get(command)
-                button.disabled, button.tooltip = reason is not None, reason or _BUTTONS[command][1]
+            for command, (_, tip) in _BUTTONS.items():
+                button = getattr(self, f"{command.name.lower()}_button")
+                button.disabled, button.tooltip = command in reasons, reasons.get(command, tip)
             self.run_button.description = run_label(situation)
             self.status_text, is_error = status_of(situation)
             kind, mark = (" class='wb-error'", "⚠ ") if is_error else ("", "")
@@ -285,14 +288,9 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         workspace, controls = self.controller.workspace, self.controls
         source = workspace.source or workspace.attack
         controls.show_config(source.config, label_source=workspace.label_source)
-        with controls.quietly():
-            if isinstance(source, Recording):
-                for name in controls.fields.keys() & source.client.keys():
-                    controls.fields[name].value = source.client[name]
-            else:
-                controls.fields["seed"].value = source.seed
+        controls.show_client(source.client if isinstance(source, Recording) else {"seed": source.seed})
         if workspace.is_given and workspace.session is not None:
-            controls.show_observation(workspace.session.observation)
+            controls.lock_client(workspace.session.observation)
 
     def _show_fork(self, session: AttackSession) -> None:
         panel = AttackPanel(session, self.truth)

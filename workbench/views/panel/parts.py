@@ -68,8 +68,7 @@ class Picture(widgets.VBox):  # type: ignore[misc]
         self.light, self.dark = (
             _Image(format="png", layout={"max_width": "100%", "display": "none"}) for _ in range(2)
         )
-        self.caption = widgets.HTML()
-        self.caption.add_class("wb-note")
+        self.caption = widgets.HTML().add_class("wb-note")
         super().__init__([self.light, self.dark, self.caption])
 
     def show_sheet(self, draw: Callable[..., bytes], density: int, text: str) -> None:
@@ -110,13 +109,13 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
 
     Args:
         changed: called when a person scrubs.
-        go_on_here: called when a person asks to go on from the moment that is looked at.
+        rewind_button: to go on from the moment that is looked at.
 
     Attributes:
         step: the kept step that is looked at; None follows the newest.
     """
 
-    def __init__(self, changed: Callable[[], None], go_on_here: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], rewind_button: Any) -> None:
         self.play = widgets.Play(
             0, 0, 0, interval=150, show_repeat=False, tooltip="Play the kept moments; nothing is computed"
         )
@@ -131,8 +130,7 @@ class Timeline(widgets.HBox):  # type: ignore[misc]
             style={"description_width": "60px"},
         )
         self.text = widgets.HTML("no step yet", layout={"min_width": "130px"})
-        self.rewind_button = widgets.Button(description="Go on from here", icon="undo", layout={"width": "auto"})
-        self.rewind_button.on_click(lambda _: go_on_here())
+        self.rewind_button = rewind_button
         # In the browser: playing keeps its pace whatever the kernel does.
         widgets.jslink((self.play, "value"), (self.slider, "value"))
         self._steps: list[int] = [0]
