@@ -1,11 +1,9 @@
-"""What Save, Load and Export read and write, the course of an attack as an animated GIF among it."""
+"""What Save, Load and Export read and write."""
 
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from workbench.attack.matching import psnr_matrix
 from workbench.data import Truth
@@ -22,11 +20,8 @@ from workbench.views.report import write_report
 __all__ = ["CHECKPOINT_SUFFIX", "EXPORTS", "export", "path_of", "read"]
 
 CHECKPOINT_SUFFIX = ".safetensors"
+# The formats of Export, for people, and the suffix of each.
 EXPORTS = {"picture (PNG)": ".png", "animation (GIF)": ".gif", "report (HTML)": ".html", "recording": ".recording"}
-"""The formats of Export, for people, and the suffix of each."""
-
-_MILLISECONDS = 120  # for which each frame of an animation is shown
-_HOLD = 12  # how many times longer the last frame is shown than the others
 
 
 def path_of(name: str, suffix: str = "") -> Path:
@@ -62,7 +57,7 @@ def export(path: Path, source: AttackSession | Recording, truth: Truth, picture:
     if path.suffix == ".png":
         write_atomically(path, picture())
     elif path.suffix == ".gif":
-        write_atomically(path, _animation(source, truth))
+        write_atomically(path, render.animation(_sheets(source, truth)))
     elif path.suffix == ".recording":
         (source if isinstance(source, Recording) else Recording.of(source, truth)).save(path)
     elif isinstance(source, Recording):
@@ -70,17 +65,6 @@ def export(path: Path, source: AttackSession | Recording, truth: Truth, picture:
     else:
         with DRAWING:
             write_report(path, source.fork(), truth.clients)
-
-
-def _animation(source: AttackSession | Recording, truth: Truth) -> bytes:
-    """The snapshots of a session or a recording as an animated GIF, the truth above where it is known."""
-    frames = _in_one_palette([Image.open(io.BytesIO(png)) for png in _sheets(source, truth)])
-    times = [_MILLISECONDS] * (len(frames) - 1) + [_MILLISECONDS * _HOLD]
-    buffer = io.BytesIO()
-    frames[0].save(
-        buffer, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0, optimize=True, disposal=1
-    )
-    return buffer.getvalue()
 
 
 def _sheets(source: AttackSession | Recording, truth: Truth) -> list[bytes]:
@@ -92,17 +76,9 @@ def _sheets(source: AttackSession | Recording, truth: Truth) -> list[bytes]:
         return [render.contact_sheet(one.images) for one in found]
     # Every frame uses the order of the last one, so that images keep their places.
     last = score(found[-1], truth)
-    sheets = []
-    for one in found:
-        images = one.images[last.order]
-        psnr = np.diagonal(psnr_matrix(truth.images, images))
-        sheets.append(render.comparison_sheet(truth.images, images, psnr, last.threshold))
-    return sheets
-
-
-def _in_one_palette(sheets: Sequence[Image.Image]) -> list[Image.Image]:
-    """The sheets in one width and in the colours of the last one, because a palette for each would flicker."""
-    widest = max(sheet.width for sheet in sheets)
-    full = [sheet if sheet.width == widest else sheet.resize((widest, sheet.height)) for sheet in sheets]
-    palette = full[-1].quantize(128, method=Image.Quantize.MEDIANCUT)
-    return [sheet.quantize(palette=palette, dither=Image.Dither.NONE) for sheet in full]
+    ordered = [one.images[last.order] for one in found]
+    psnr = [np.diagonal(psnr_matrix(truth.images, images)) for images in ordered]
+    return [
+        render.comparison_sheet(truth.images, images, values, last.threshold)
+        for images, values in zip(ordered, psnr, strict=True)
+    ]
