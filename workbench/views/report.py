@@ -4,7 +4,6 @@ import base64
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from html import escape
 from importlib.metadata import version
 
@@ -17,13 +16,13 @@ from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
 from workbench.metrics import label_errors
-from workbench.session import AttackSession
+from workbench.session import AttackSession, Recording
 from workbench.settings import settings_of
 from workbench.target import Target
 from workbench.views import render
-from workbench.views.scene import Scene, fact_text, scene_at
+from workbench.views.scene import Scene, scene_at
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["report_html", "server_view", "write_report"]
 
 PURPOSE = (
     "This report shows what an honest-but-curious server can learn from one update of federated averaging. It is meant "
@@ -77,7 +76,7 @@ def report_html(
         f"<h1>What an update reveals</h1><p>{PURPOSE}</p>",
         _scores(scenes),
         _target(sessions[0], known, settings or {}),
-        _server_view(sessions[0]),
+        _section("What the server saw", server_view(sessions[0])),
         _labels(scenes[0]),
     ]
     for scene in scenes:
@@ -138,14 +137,14 @@ def _value(value: object) -> str:
     return "not set" if value is None else " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _server_view(session: AttackSession) -> str:
-    view = session.attacker_view()
+def server_view(source: AttackSession | Recording) -> str:
+    """What the server received, assumed and never saw, as HTML in three columns; the page has to style them."""
     columns = "".join(
         f"<div><h3>{escape(side.capitalize())}</h3>{_facts({name: fact_text(value) for name, value in facts.items()})}"
         "</div>"
-        for side, facts in view.items()
+        for side, facts in source.attacker_view().items()
     )
-    return _section("What the server saw", f"<div class='columns'>{columns}</div>")
+    return f"<div class='columns'>{columns}</div>"
 
 
 def _labels(scene: Scene) -> str:
@@ -214,11 +213,10 @@ def _reproduction(sessions: Sequence[AttackSession], command: str | None) -> str
 
 
 def _in_python(session: AttackSession) -> str:
-    default = AttackConfig()
     changed = [
-        f"{field.name}={getattr(session.config, field.name)!r}"
-        for field in fields(AttackConfig)
-        if getattr(session.config, field.name) != getattr(default, field.name)
+        f"{name}={getattr(session.config, name)!r}"
+        for name, known in settings_of(AttackConfig).items()
+        if getattr(session.config, name) != known.default
     ]
     config = f"wb.AttackConfig({', '.join(changed)})"
     return f"wb.AttackSession(model, observation, {config}, seed={session.seed}).run({session.num_steps})"
@@ -241,6 +239,19 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
 def _facts(facts: Mapping[str, object]) -> str:
     rows = (f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in facts.items())
     return f"<dl>{''.join(rows)}</dl>"
+
+
+def fact_text(value: object) -> str:
+    """A value of `AttackSession.attacker_view` as text.
+
+    >>> fact_text((28, 28, 1)), fact_text(1500), fact_text(np.array([[2, 0, 1]]))
+    ('28×28×1', '1,500', '3 images in 2 classes')
+    """
+    if isinstance(value, np.ndarray):
+        return f"{value.sum()} images in {(value.sum(0) > 0).sum()} classes"
+    if isinstance(value, tuple | list):
+        return "×".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _data_uri(png: bytes) -> str:

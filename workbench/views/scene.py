@@ -17,7 +17,7 @@ from workbench.session import AttackSession, Recording, Snapshot
 from workbench.session.recording import Frame
 from workbench.views import render
 
-__all__ = ["Scene", "fact_text", "scene_at"]
+__all__ = ["Scene", "scene_at"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +41,6 @@ class Scene:
     labels: Mapping[str, Any] | None
 
     @property
-    def num_images(self) -> int:
-        return len(self.found.images)
-
-    @property
     def epochs(self) -> NDArray[np.float32] | None:
         """[V, N, H, W, C] where there are several epochs to compare; None where there is one set of images."""
         epochs = self.found.epochs
@@ -57,7 +53,7 @@ class Scene:
 
     def order(self, *, best_first: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[N] the true images as they are shown, and [N] the reconstruction that is matched to each."""
-        in_order = np.arange(self.num_images)
+        in_order = np.arange(len(self.found.images))
         if self.score is None:
             return in_order, in_order
         true = np.argsort(-self.score.psnr, kind="stable") if best_first else in_order
@@ -80,8 +76,10 @@ class Scene:
         loss, steering, text = history.loss, "Nothing was steered.", "There are no steps yet."
         if history.steering:
             last = history.steering[-1]
-            change = f"{label_of(last.name)} = {last.value:g}"
-            steering = f"{len(history.steering)} steering events, the last at step {last.step}: {change}."
+            steering = (
+                f"{len(history.steering)} steering events, the last at step {last.step}: "
+                f"{label_of(last.name)} = {last.value:g}."
+            )
         if len(loss):
             text = f"Loss {loss[0]:.3g} at the first step, {loss[-1]:.3g} at step {len(loss)}. {steering}"
             text += f" The first {warm} steps are a warm start with a different loss." * (warm > 0)
@@ -102,16 +100,3 @@ def scene_at(
         return Scene(source, step, found, score(found, truth) if truth else None, truth, labels)
     frame = source.reconstruction_at(step)
     return Scene(source, step, frame, frame.score, Truth() if frame.score is None else truth, labels)
-
-
-def fact_text(value: object) -> str:
-    """A value of `AttackSession.attacker_view` as text.
-
-    >>> fact_text((28, 28, 1)), fact_text(1500), fact_text(np.array([[2, 0, 1]]))
-    ('28×28×1', '1,500', '3 images in 2 classes')
-    """
-    if isinstance(value, np.ndarray):
-        return f"{value.sum()} images in {(value.sum(0) > 0).sum()} classes"
-    if isinstance(value, tuple | list):
-        return "×".join(map(str, value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -29,7 +29,6 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
         sides = [widgets.VBox([_heading(panel), panel], layout=side) for panel in self.panels]
         for name in _SHARED:
             setattr(self, f"{name}_button", self._button(name))
-        self.run_button.button_style = "primary"
         buttons = widgets.HBox([getattr(self, f"{name}_button") for name in _SHARED])
         super().__init__([buttons, widgets.HBox(sides, layout={"grid_gap": "24px"})])
 
@@ -49,7 +48,8 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
     def _button(self, name: str) -> Any:
         """A button that presses the button of that name in both panels."""
         label, both = f"{name.capitalize()} both", [getattr(panel, f"{name}_button") for panel in self.panels]
-        button = widgets.Button(description=label, icon=both[0].icon, tooltip=label, layout={"width": "auto"})
+        button = widgets.Button(description=label, tooltip=label, layout={"width": "auto"})
+        button.icon, button.button_style = both[0].icon, both[0].button_style
         button.on_click(lambda _: [one.click() for one in both])
         return button
 

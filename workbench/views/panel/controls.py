@@ -1,11 +1,12 @@
-"""The controls of client and attack, made from the table of settings: widgets to settings and back."""
+"""The controls of client and attack, made from the table of settings: widgets to settings and back; the timeline."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import local
+from threading import RLock, local
+from time import monotonic
 from typing import Any
 
 import ipywidgets as widgets
@@ -19,12 +20,12 @@ from workbench.settings import Setting, settings_of
 from workbench.target import Target
 from workbench.views.panel.workspace import STEERED, Settings
 
-__all__ = ["CLIENT", "STEERED", "Controls", "Settings"]
+__all__ = ["CLIENT", "STEERED", "Controls", "Settings", "Timeline"]
 
 _ATTACK = settings_of(AttackConfig)
 
+# The settings of the client by the names of their controls.
 CLIENT = {known.key: known for kind in (Target, ClientConfig, DefenceConfig) for known in settings_of(kind).values()}
-"""The settings of the client by the names of their controls."""
 
 _PRESET = Setting(
     "Preset",
@@ -32,10 +33,14 @@ _PRESET = Setting(
     choices=PRESETS,
     default="demo",
 )
+_SHOWN = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
 _SMALL = {"epochs": 4, "batch_size": 4}  # for a first look
 _BUNDLED = ("glyphs", "photos")
 # What a menu shows for None. The value behind it is "": ipywidgets shows no entry for the value None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic"}
+
+# After this time the page has received a person's move of the timeline.
+_SETTLED_SECONDS = 0.4
 
 
 class Controls:
@@ -52,9 +57,7 @@ class Controls:
         self.knows_truth = True
         self.locked = ""  # why nothing can be changed at all
         self.locked_client = ""  # why the client cannot
-        shown = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
-        self.fields: dict[str, Any] = {key: _control(known) for key, known in shown.items()}
-        self._tips = {name: field.tooltip for name, field in self.fields.items()}
+        self.fields: dict[str, Any] = {key: _control(known) for key, known in _SHOWN.items()}
         self.derived = widgets.HTML().add_class("wb-note")
         self.show_client(_SMALL)
         for name, field in self.fields.items():
@@ -147,8 +150,7 @@ class Controls:
                     value = label_source if name == "label_method" else getattr(config, name)
                     unset = 0 if known.kind is int else ""
                     self.fields[known.key].value = unset if value is None else value
-            weights = {name: getattr(config, name) for name in STEERED}
-            self.show_steering({**weights, "update_weight": 1.0})
+            self.show_steering({**vars(config), "update_weight": 1.0})
 
     def show_steering(self, values: Mapping[str, float]) -> None:
         """Set the sliders to what acts now."""
@@ -198,7 +200,7 @@ class Controls:
         """Enable and disable, with the reason as the tooltip."""
         reasons = self.reasons()
         for name, field in self.fields.items():
-            field.disabled, field.tooltip = name in reasons, reasons.get(name, self._tips[name])
+            field.disabled, field.tooltip = name in reasons, reasons.get(name, _SHOWN[name].help)
 
     def _moved(
         self, name: str, value: Any, changed: Callable[[str], None], steered: Callable[[str, float], None]
@@ -261,3 +263,86 @@ def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> 
 
 def _stops(values: Iterable[float]) -> list[tuple[str, float]]:
     return [("off" if value == 0 else f"{value:g}", value) for value in sorted(set(values))]
+
+
+class Timeline(widgets.HBox):  # type: ignore[misc]
+    """Which moment is looked at.
+
+    Args:
+        changed: called when a person scrubs.
+        rewind_button: to go on from the moment that is looked at.
+
+    Attributes:
+        step: the kept step that is looked at; None follows the newest.
+    """
+
+    def __init__(self, changed: Callable[[], None], rewind_button: Any) -> None:
+        self.play = widgets.Play(
+            0, 0, 0, interval=150, show_repeat=False, tooltip="Play the kept moments; nothing is computed"
+        )
+        self.slider = widgets.IntSlider(
+            0,
+            0,
+            0,
+            description="Timeline",
+            readout=False,
+            tooltip="Earlier moments; the right end follows the newest",
+            layout={"flex": "1 1 260px"},
+            style={"description_width": "60px"},
+        )
+        self.text = widgets.HTML("no step yet", layout={"min_width": "130px"})
+        self.rewind_button = rewind_button
+        # In the browser: playing keeps its pace whatever the kernel does.
+        widgets.jslink((self.play, "value"), (self.slider, "value"))
+        self._steps: list[int] = [0]
+        self.step: int | None = None
+        self._moved_at: float | None = None  # until the page has received where the slider stands
+        self._lock = RLock()  # a person moves the slider on one thread, the attack on another
+        self._quiet = local()
+        self._changed = changed
+        self.slider.observe(self._moved, "value")
+        super().__init__(
+            [self.play, self.slider, self.text, self.rewind_button],
+            layout={"align_items": "center", "flex_flow": "row wrap"},
+        )
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether it was moved a moment ago, so that `show` has to be called once more."""
+        return self._moved_at is not None
+
+    def follow(self) -> None:
+        """Look at the newest moment again."""
+        with self._lock:
+            self.step = None
+
+    def show(self, steps: Sequence[int], newest: int, *, is_recording: bool) -> None:
+        """Show the kept moments; ``newest`` is the step that is followed."""
+        with self._lock:
+            self._steps = sorted({*steps, newest})
+            place, text = len(self._steps) - 1, f"step {newest}, {'the end' if is_recording else 'the newest'}"
+            if self.step is not None:
+                # A kept moment may have been dropped to make room: then the nearest one is looked at.
+                place = min(range(len(self._steps)), key=lambda at: abs(self._steps[at] - (self.step or 0)))
+                self.step = self._steps[place]
+                text = f"step {self.step} of {newest}"
+            self._quiet.now = True
+            try:
+                self.play.max = self.slider.max = len(self._steps) - 1
+                self.slider.value = place
+            finally:
+                self._quiet.now = False
+            if self._moved_at is not None and monotonic() - self._moved_at > _SETTLED_SECONDS:
+                # A step of the attack may have moved the slider on the page while the person's move was under way.
+                self.slider.send_state("value")
+                self._moved_at = None
+            self.text.value = text
+
+    def _moved(self, change: dict[str, Any]) -> None:
+        if getattr(self._quiet, "now", False):
+            return
+        with self._lock:
+            place = min(change["new"], len(self._steps) - 1)
+            self.step = None if place == len(self._steps) - 1 else self._steps[place]
+            self._moved_at = monotonic()
+        self._changed()

@@ -16,18 +16,43 @@ from workbench.errors import ConfigError, shown
 from workbench.session import AttackSession, Recording, SessionRunner, Snapshot
 from workbench.views.panel.compare import ComparePanel
 from workbench.views.panel.controller import Controller, View
-from workbench.views.panel.controls import Controls
+from workbench.views.panel.controls import Controls, Timeline
 from workbench.views.panel.files import EXPORTS
-from workbench.views.panel.parts import STYLE, Timeline
 from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
 from workbench.views.panel.tabs import TABS, LabelsTab, Tab
-from workbench.views.panel.worker import Painter
+from workbench.views.panel.worker import Painter, wait_in_turn
 from workbench.views.scene import Scene, scene_at
 
 __all__ = ["AttackPanel"]
 
 PICTURES_PER_SECOND = 8.0
 CURVE_SECONDS = 0.5
+# JupyterLab's variables for colours, and which pictures to show in which theme.
+_STYLE = """<style>
+.wb-panel { color: var(--jp-ui-font-color1, #1f2328); }
+.wb-panel .wb-dark { display: none !important; }
+[data-jp-theme-light="false"] .wb-panel .wb-light { display: none !important; }
+[data-jp-theme-light="false"] .wb-panel .wb-dark:not([style*="none"]) { display: inline-block !important; }
+[data-jp-theme-light="false"] .wb-panel .wb-figure { filter: invert(0.93) hue-rotate(180deg); }
+.wb-panel .widget-image { height: auto; object-fit: contain; align-self: flex-start; }
+.wb-panel .wb-note { color: var(--jp-ui-font-color2, #57606a); line-height: 1.4; }
+.wb-panel .wb-note .widget-html-content { white-space: normal; line-height: 1.4; font-size: 13px; }
+.wb-panel .wb-status .widget-html-content { min-height: 1.6em; line-height: 1.4; white-space: normal; font-size: 14px; }
+.wb-panel .wb-error { font-weight: bold; }
+.wb-panel .columns { display: flex; flex-wrap: wrap; gap: 8px 32px; }
+.wb-panel .columns h3 { font-size: inherit; margin: 0 0 6px; }
+.wb-panel .columns dl { display: grid; grid-template-columns: auto auto; gap: 4px 16px; margin: 0; }
+.wb-panel .columns dt { font-weight: normal; }
+.wb-panel .columns dd { margin: 0; text-align: right; }
+.wb-panel .widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto; min-width: 0; padding: 0 7px; }
+.wb-panel .widget-tab > .lm-TabBar .lm-TabBar-content { flex-wrap: wrap; }
+.wb-panel .jupyter-button:disabled { opacity: 0.45; }
+.wb-panel .lm-AccordionPanel-title, .wb-panel .p-Collapse-header { padding: 4px 8px; }
+.wb-panel .p-Collapse-contents, .wb-panel .jupyter-widget-Collapse-contents { padding: 4px 8px; }
+.wb-panel .jupyter-widget-Collapse-header { padding: 4px 8px; }
+</style>"""
+
+# The icon and the tooltip of every button.
 _BUTTONS = {
     Command.BUILD: ("cogs", "Train the client and prepare the attack"),
     Command.RUN: ("play", "Make all steps"),
@@ -41,7 +66,6 @@ _BUTTONS = {
     Command.EXPORT: ("download", "Export the selected format"),
     Command.REWIND: ("undo", "Discard the later steps and continue from this one"),
 }
-"""The icon and the tooltip of every button."""
 
 
 class AttackPanel(widgets.VBox):  # type: ignore[misc]
@@ -78,7 +102,6 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
     ) -> None:
         if source is not None and not isinstance(source, AttackSession | Recording):
             raise ConfigError(f"source = {shown(source)} must be an AttackSession or a Recording.")
-        known = Truth.of(truth)
         self.forks: list[AttackPanel] = []
         self._scene: Scene | None = None
         self._drawn_at = 0.0
@@ -99,20 +122,19 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             show_source=self._show_source,
             show_settings=self._show_settings,
         )
-        self.controller = Controller(view, known)
+        self.controller = Controller(view, Truth.of(truth))
         self._make_buttons()
         self.timeline = Timeline(self._painter.request, self.rewind_button)
         self.tabs: list[Tab] = [make(self._painter.request) for make in TABS.values()]
         self.views = widgets.Tab(self.tabs, titles=tuple(TABS))
         self.views.observe(lambda _: self._tab_chosen(), "selected_index")
         self._forked = widgets.VBox()
-        super().__init__([widgets.HTML(STYLE), _arranged(self, stacked=stacked), self._forked])
+        super().__init__([widgets.HTML(_STYLE), _arranged(self, stacked=stacked), self._forked])
         self.add_class("wb-panel")
         if source is None:
             self.controller.build()
         else:
             self.controller.show(source)
-        self._painter.request()
 
     def __repr__(self) -> str:
         return f"AttackPanel({self.controller.workspace.source or 'building its own client'})"
@@ -171,10 +193,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until nothing is being built, written or run, and all of it is drawn; False where the time was not enough."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        is_idle = self.controller.wait(timeout)
-        self._painter.request()
-        return is_idle and self._painter.wait(deadline and max(0.0, deadline - time.monotonic()))
+        return wait_in_turn((self.controller.wait, self._painter.wait), timeout)
 
     def close(self) -> None:
         """End its threads after what they are doing, and remove it from the page."""
@@ -228,7 +247,6 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         )
         self.pace = widgets.HTML(layout={"min_width": "210px"})
         self.status = widgets.HTML().add_class("wb-status")
-        self.status_text = ""
 
     # Clicks. They set flags and return.
 
@@ -236,7 +254,6 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         tab, title = self._tab, self.views.get_title(self.views.selected_index or 0)
 
         def picture() -> bytes:
-            self._painter.request()
             self._painter.wait(10)
             if tab.png is None:
                 raise ConfigError(f"the tab {title} shows no picture now; choose another one to export.")
@@ -316,7 +333,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.pace.value = pace_text(step, source.total_steps, *speed)
         self.timeline.show(source.history.snapshot_steps, step, is_recording=snapshot is None)
         tab = self._tab
-        if tab.picture.is_figure and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
+        if tab.is_figure and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
             return True
         tab.draw(self._scene_of(source, step, snapshot), 1 if is_running else 2)
         self._drawn_at = time.monotonic()
@@ -351,7 +368,6 @@ def _arranged(panel: AttackPanel, *, stacked: bool) -> Any:
     if stacked:
         panel.controls.sections.selected_index = None
         return widgets.VBox([left, right])
-    left.layout.flex, right.layout.flex = "1 1 290px", "4 1 520px"
-    left.layout.max_width = "330px"
-    right.layout.min_width = "min(520px, 100%)"
+    left.layout = {"flex": "1 1 290px", "max_width": "330px"}
+    right.layout = {"flex": "4 1 520px", "min_width": "min(520px, 100%)"}
     return widgets.HBox([left, right], layout=widgets.Layout(flex_flow="row wrap", grid_gap="0 16px"))
