@@ -48,8 +48,8 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
     def _button(self, name: str) -> Any:
         """A button that presses the button of that name in both panels."""
         label, both = f"{name.capitalize()} both", [getattr(panel, f"{name}_button") for panel in self.panels]
-        button = widgets.Button(description=label, tooltip=label, layout={"width": "auto"})
-        button.icon, button.button_style = both[0].icon, both[0].button_style
+        look = {"icon": both[0].icon, "button_style": both[0].button_style, "layout": {"width": "auto"}}
+        button = widgets.Button(description=label, tooltip=label, **look)
         button.on_click(lambda _: [one.click() for one in both])
         return button
 

@@ -212,9 +212,10 @@ class Controller:
     def fork(self, show: Callable[[AttackSession], None]) -> None:
         """Give ``show`` an independent copy of the attack as it is now, on the worker's thread."""
         copy = self.workspace.attack.fork()
-        step = copy.num_steps
         self.worker.submit(
-            Job.FORK, lambda: show(copy), lambda: f"Forked at step {step}: the copy is below and runs independently."
+            Job.FORK,
+            lambda: show(copy),
+            lambda: f"Forked at step {copy.num_steps}: the copy is below and runs independently.",
         )
 
     @_request

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import RLock, local
 from time import monotonic
@@ -23,6 +23,7 @@ from workbench.views.panel.workspace import STEERED, Settings
 __all__ = ["CLIENT", "STEERED", "Controls", "Settings", "Timeline"]
 
 _ATTACK = settings_of(AttackConfig)
+_FIXED = {name: known for name, known in _ATTACK.items() if known.slider is None}  # that need a new attack
 
 # The settings of the client by the names of their controls.
 CLIENT = {known.key: known for kind in (Target, ClientConfig, DefenceConfig) for known in settings_of(kind).values()}
@@ -59,7 +60,7 @@ class Controls:
         self.locked_client = ""  # why the client cannot
         self.fields: dict[str, Any] = {key: _control(known) for key, known in _SHOWN.items()}
         self.derived = widgets.HTML().add_class("wb-note")
-        self.show_client(_SMALL)
+        self.show_values(_SMALL)
         for name, field in self.fields.items():
             field.observe(lambda change, name=name: self._moved(name, change["new"], changed, steered), "value")
         self.show_preset()
@@ -67,11 +68,10 @@ class Controls:
 
     def column(self) -> Any:
         """Client, attack and details, of which one is open at a time, and the steering below, which always is."""
-        attack = [known for known in _ATTACK.values() if known.slider is None]
         sections = {
             "Client": [*CLIENT],
-            "Attack": ["preset", *(known.key for known in attack if not known.is_detail)],
-            "Attack, details": [known.key for known in attack if known.is_detail],
+            "Attack": ["preset", *(known.key for known in _FIXED.values() if not known.is_detail)],
+            "Attack, details": [known.key for known in _FIXED.values() if known.is_detail],
         }
         boxes = [widgets.VBox([self.fields[name] for name in names]) for names in sections.values()]
         self.sections = widgets.Accordion(boxes, titles=tuple(sections), selected_index=0)
@@ -144,13 +144,9 @@ class Controls:
     def show_config(self, config: AttackConfig, *, label_source: str) -> None:
         """Set the attack's controls."""
         self._config = config  # it holds the pair of update weights, for which there is no control but a factor
-        with self.quietly():
-            for name, known in _ATTACK.items():
-                if known.slider is None:
-                    value = label_source if name == "label_method" else getattr(config, name)
-                    unset = 0 if known.kind is int else ""
-                    self.fields[known.key].value = unset if value is None else value
-            self.show_steering({**vars(config), "update_weight": 1.0})
+        values = {**asdict(config), "label_method": label_source}
+        self.show_values({known.key: _shown(known, values[name]) for name, known in _FIXED.items()})
+        self.show_steering({**values, "update_weight": 1.0})
 
     def show_steering(self, values: Mapping[str, float]) -> None:
         """Set the sliders to what acts now."""
@@ -162,17 +158,17 @@ class Controls:
                     slider.options = _stops([values[name], *(stop for _, stop in slider.options)])
                     slider.value = values[name]
 
-    def show_client(self, facts: Mapping[str, Any]) -> None:
-        """Set those of the controls whose values are known."""
+    def show_values(self, values: Mapping[str, Any]) -> None:
+        """Set those of the controls that are named."""
         with self.quietly():
-            for name in self.fields.keys() & facts.keys():
-                self.fields[name].value = facts[name]
+            for name in self.fields.keys() & values.keys():
+                self.fields[name].value = values[name]
 
     def lock_client(self, observation: Observation) -> None:
         """Set the client's controls to what the server knows, and lock them; the rest is not known."""
         self.observation = observation
         self.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
-        self.show_client({name: getattr(observation, name) for name in OBSERVED})
+        self.show_values({name: getattr(observation, name) for name in OBSERVED})
 
     # What makes no sense together
 
@@ -248,6 +244,11 @@ def _value(known: Setting, shown: Any) -> Any:
         return Path(shown.strip()).expanduser() if shown.strip() else None
     is_unset = known.is_optional and shown == ("" if known.kind is not int else 0)
     return None if is_unset else shown
+
+
+def _shown(known: Setting, value: Any) -> Any:
+    """The value of a setting's widget from that of the setting."""
+    return value if value is not None else 0 if known.kind is int else ""
 
 
 def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> Any:

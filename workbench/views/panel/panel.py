@@ -305,7 +305,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         workspace, controls = self.controller.workspace, self.controls
         source = workspace.source or workspace.attack
         controls.show_config(source.config, label_source=workspace.label_source)
-        controls.show_client(source.client if isinstance(source, Recording) else {"seed": source.seed})
+        controls.show_values(source.client if isinstance(source, Recording) else {"seed": source.seed})
         if workspace.is_given and workspace.session is not None:
             controls.lock_client(workspace.session.observation)
 
