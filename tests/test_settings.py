@@ -35,7 +35,11 @@ def options():
 
 @pytest.fixture(scope="module")
 def controls():
-    return Controls(lambda name: None, lambda name, value: None)
+    """All controls, enabled: the tooltip of a disabled one is the reason."""
+    made = Controls(lambda name: None, lambda name, value: None)
+    made.reasons = dict
+    made.update_abilities()
+    return made
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))
@@ -50,7 +54,7 @@ def test_every_field_stands_everywhere_with_one_label_and_one_help(kind, name, o
     assert option.help.startswith(f"{known.label}: {known.help}"), f"{known.flag} has another label or help"
     control = controls.fields[known.key]
     assert control.description == known.label
-    assert controls._tips[known.key] == known.help
+    assert control.tooltip == known.help
     assert f"| {known.label}" in glossary()
     assert known.help in glossary()
 

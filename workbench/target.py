@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench import models
 from workbench.config import AttackConfig, ClientConfig
-from workbench.data import ClientData, Dataset, dataset_from_folder, load_dataset
+from workbench.data import ClientData, dataset_from_folder, load_dataset
 from workbench.errors import ConfigError
 from workbench.federated import Observation, aggregate, client_update
 from workbench.settings import setting, settings_of
@@ -69,19 +69,17 @@ class Target:
 
     def load(self) -> tuple[models.Model, list[ClientData]]:
         """The network and the clients."""
-        dataset = self._dataset()
+        if self.dataset != "folder":
+            dataset = load_dataset(self.dataset, path=self.data)
+        elif self.data is None:
+            raise ConfigError("dataset = 'folder' needs --data PATH, a folder with one sub-folder of pictures a class.")
+        else:
+            dataset = dataset_from_folder(self.data, images_per_client=self.num_images)
         name = self.network or ("femnist_cnn" if dataset.image_shape == (28, 28, 1) else "cifar100_cnn")
         options = {"image_shape": dataset.image_shape} if name == "mlp" else {}
         model = models.build(name, num_classes=dataset.num_classes, **options)
         indices = range(self.index, self.index + self.num_clients)
         return model, [dataset.client(index, self.num_images) for index in indices]
-
-    def _dataset(self) -> Dataset:
-        if self.dataset != "folder":
-            return load_dataset(self.dataset, path=self.data)
-        if self.data is None:
-            raise ConfigError("dataset = 'folder' needs --data PATH, a folder with one sub-folder of pictures a class.")
-        return dataset_from_folder(self.data, images_per_client=self.num_images)
 
     def observe(self, model: models.Model, clients: Sequence[ClientData]) -> Observation:
         """What the server sees: of several clients, their aggregate."""

@@ -1,4 +1,4 @@
-"""Curves, bars and matrices as matplotlib figures.
+"""Curves, bars and matrices as matplotlib figures, and the light and dark colours of everything that is drawn.
 
 They use `Figure` and never `pyplot`, whose global state is not thread-safe.
 """
@@ -6,6 +6,7 @@ They use `Figure` and never `pyplot`, whose global state is not thread-safe.
 import io
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +17,13 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from workbench.config import label_of
-from workbench.errors import ConfigError, DataError
+from workbench.errors import ConfigError, DataError, check_choice
 from workbench.metrics import label_errors
 from workbench.session.history import SessionHistory
-from workbench.views.theme import Theme, theme_named
 
 __all__ = [
+    "THEMES",
+    "Theme",
     "averaging_figure",
     "bars_figure",
     "figure_png",
@@ -29,9 +31,52 @@ __all__ = [
     "lines_figure",
     "loss_figure",
     "matching_figure",
+    "theme_named",
 ]
 
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours on one background that are distinguishable with any colour vision.
+
+    Attributes:
+        paper: the background.
+        ink: text and axes.
+        faint: grid lines and other background elements.
+        accent: highlighted elements.
+        lines: one for each term of the loss and each label method; line styles differ too.
+    """
+
+    paper: str
+    ink: str
+    faint: str
+    accent: str
+    lines: tuple[str, ...]
+
+
+THEMES = {
+    "light": Theme(
+        paper="#ffffff",
+        ink="#1f2328",
+        faint="#b6bcc4",
+        accent="#0072b2",
+        lines=("#1f2328", "#0072b2", "#d55e00", "#009e73", "#b0568a", "#b07a00", "#3a8fc4"),
+    ),
+    "dark": Theme(
+        paper="#15181c",
+        ink="#e6e8eb",
+        faint="#555c66",
+        accent="#56b4e9",
+        lines=("#e6e8eb", "#56b4e9", "#f08a3c", "#2fc79a", "#e29bc4", "#e6b43c", "#9ad4f5"),
+    ),
+}
+
+
+def theme_named(name: str) -> Theme:
+    """The theme ``light`` or ``dark``."""
+    return THEMES[check_choice("theme", name, THEMES)]
 
 
 def figure_png(figure: Figure, dpi: float = 144) -> bytes:
@@ -81,15 +126,16 @@ def loss_figure(history: SessionHistory, *, warm_start_steps: int = 0, theme: st
 
 
 def _mark_steering(axes: Axes, history: SessionHistory, colours: Theme) -> None:
-    changes: dict[int, list[str]] = {}
-    for event in history.steering:
-        changes.setdefault(event.step, []).append(f"{label_of(event.name)} = {event.value:g}")
-    for step, texts in changes.items():
+    changes = {
+        step: ", ".join(f"{label_of(event.name)} = {event.value:g}" for event in events)
+        for step, events in itertools.groupby(history.steering, lambda event: event.step)
+    }
+    for step, text in changes.items():
         axes.axvline(step, color=colours.accent, linewidth=1)
         # A slider causes many changes, whose texts would overlap.
         if len(changes) <= 8:
             axes.annotate(
-                ", ".join(texts),
+                text,
                 (step, 0.02),
                 xycoords=("data", "axes fraction"),
                 xytext=(3, 0),
@@ -127,12 +173,11 @@ def label_figure(
     colours, figure, *plots = _themed_axes(theme, size, "", "class", "images", rows=len(counts))
     x = np.arange(len(present))
     for axes, (name, values), colour in zip(plots, counts.items(), itertools.cycle(colours.lines[1:]), strict=False):
+        title = name
         if true is not None:
             axes.bar(x, true[present], width=0.8, color=colours.faint, label="true")
-            wrong = label_errors(true, values)
-            axes.set_title(f"{name}: {wrong:g} of {true.sum()} labels wrong", fontsize=9, loc="left", color=colours.ink)
-        else:
-            axes.set_title(name, fontsize=9, loc="left", color=colours.ink)
+            title += f": {label_errors(true, values):g} of {true.sum()} labels wrong"
+        axes.set_title(title, fontsize=9, loc="left", color=colours.ink)
         axes.bar(x, values[present], width=0.35, color=colour, label="estimated")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         axes.set_xlim(-0.7, len(present) - 0.3)
@@ -141,8 +186,14 @@ def label_figure(
     plots[-1].set_xticks(x, texts, rotation=90 if is_long else 0, fontsize=size_of_text, parse_math=False)
 
     if true is not None:
-        entries = plots[0].get_legend_handles_labels()
-        figure.legend(*entries, loc="outside upper left", fontsize=8, ncols=2, frameon=False, labelcolor=colours.ink)
+        figure.legend(
+            *plots[0].get_legend_handles_labels(),
+            loc="outside upper left",
+            fontsize=8,
+            ncols=2,
+            frameon=False,
+            labelcolor=colours.ink,
+        )
     return figure
 
 
@@ -307,13 +358,11 @@ def _themed_axes(
     figure = Figure(figsize=size, layout="constrained", facecolor=colours.paper)
     plots = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes in plots:
-        axes.set_facecolor(colours.paper)
+        axes.set(facecolor=colours.paper, axisbelow=True)
         axes.grid(visible=True, axis=grid, color=colours.faint, linewidth=0.5, alpha=0.5)
-        axes.set_axisbelow(True)
         axes.tick_params(which="both", colors=colours.ink)
-        for name, spine in axes.spines.items():
-            spine.set_visible(name in ("left", "bottom"))
-            spine.set_color(colours.faint)
+        axes.spines[:].set_color(colours.faint)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel(y, color=colours.ink)
     plots[0].set_title(title, color=colours.ink, loc="left", fontsize=11)
     plots[-1].set_xlabel(x, color=colours.ink)

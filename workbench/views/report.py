@@ -4,7 +4,6 @@ import base64
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from html import escape
 from importlib.metadata import version
 
@@ -12,18 +11,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from workbench.attack.attack import Reconstruction
 from workbench.config import AttackConfig, ClientConfig
 from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
-from workbench.metrics import Score, label_errors, score
-from workbench.session.session import AttackSession
+from workbench.metrics import label_errors
+from workbench.session import AttackSession, Recording
 from workbench.settings import settings_of
 from workbench.target import Target
 from workbench.views import render
+from workbench.views.scene import Scene, scene_at
 
-__all__ = ["fact_text", "report_html", "write_report"]
+__all__ = ["report_html", "server_view", "write_report"]
 
 PURPOSE = (
     "This report shows what an honest-but-curious server can learn from one update of federated averaging. It is meant "
@@ -33,22 +32,6 @@ PURPOSE = (
 _MOST_COLUMNS = 10
 # Image pixels per CSS pixel: images stay sharp on high-resolution screens and on a projector.
 _DENSITY = 2
-
-
-@dataclass(frozen=True, eq=False)
-class _Attack:
-    """What the report says about one session."""
-
-    session: AttackSession
-    result: Reconstruction
-    quality: Score | None  # None if the truth is not known
-
-    @property
-    def best_first(self) -> NDArray[np.int64]:
-        """[N] the indices of the true images (without truth, of the reconstructions) in the order of display."""
-        if self.quality is None:
-            return np.arange(len(self.result.images))
-        return np.argsort(-self.quality.psnr, kind="stable")
 
 
 def write_report(
@@ -87,21 +70,18 @@ def report_html(
     ):
         raise ConfigError("session must be an AttackSession or a non-empty list of them.")
     known = Truth.of(truth)
-    attacks = []
-    for one in sessions:
-        result = one.reconstruction()
-        attacks.append(_Attack(one, result, score(result, known) if known else None))
+    labels = sessions[0].formula_labels  # all attack the same update
+    scenes = [scene_at(one, one.num_steps, known, labels) for one in sessions]
     parts = [
         f"<h1>What an update reveals</h1><p>{PURPOSE}</p>",
-        _scores(attacks, known),
+        _scores(scenes),
         _target(sessions[0], known, settings or {}),
-        _server_view(sessions[0]),
-        _labels(sessions[0], known),
+        _section("What the server saw", server_view(sessions[0])),
+        _labels(scenes[0]),
     ]
-    for attack in attacks:
-        title = f": {attack.session.config.method}" if len(attacks) > 1 else ""
-        parts += [_pictures(attack, known, title), _epochs(attack, known, title), _loss(attack.session, title)]
-        parts.append(_settings(attack.session, title))
+    for scene in scenes:
+        title = f": {scene.source.config.method}" if len(scenes) > 1 else ""
+        parts += [_pictures(scene, title), _epochs(scene, title), _loss(scene, title), _settings(scene, title)]
     parts.append(_reproduction(sessions, command))
     light, dark = _palette("light", note="#57606a"), _palette("dark", note="#a7b0ba")
     return _PAGE.format(light=light, dark=dark, style=_STYLE, body="\n".join(parts))
@@ -110,13 +90,13 @@ def report_html(
 # Sections
 
 
-def _scores(attacks: Sequence[_Attack], truth: Truth) -> str:
+def _scores(scenes: Sequence[Scene]) -> str:
     rows, note = [], ""
-    for attack in attacks:
-        session, quality = attack.session, attack.quality
-        row = {"method": session.config.method}
+    for scene in scenes:
+        source, quality, truth = scene.source, scene.score, scene.truth
+        row = {"method": source.config.method}
         if quality is not None:
-            wrong = label_errors(truth.label_counts.sum(0), session.label_counts.sum(0))
+            wrong = label_errors(truth.label_counts.sum(0), source.label_counts.sum(0))
             row |= {
                 "recovered": f"{quality.recovered_percent:.1f} %",
                 "PSNR": f"{quality.psnr.mean():.2f} dB",
@@ -127,8 +107,8 @@ def _scores(attacks: Sequence[_Attack], truth: Truth) -> str:
                 f"<p class='note'>An image counts as recovered above {quality.threshold:g} dB. Reconstructions and "
                 "true images are matched one to one; PSNR and SSIM are means over all images.</p>"
             )
-        steps = f"{session.num_steps} of {session.total_steps}"
-        rows.append({**row, "steps": steps, "outcome": session.outcome.value})
+        steps = f"{source.num_steps} of {source.total_steps}"
+        rows.append({**row, "steps": steps, "outcome": source.outcome.value})
     return _section("Result", _table(rows) + note)
 
 
@@ -147,61 +127,47 @@ def _target(session: AttackSession, truth: Truth, settings: Mapping[str, object]
     return _section("What was attacked", _facts({**known, **settings}))
 
 
-def _settings(session: AttackSession, title: str) -> str:
+def _settings(scene: Scene, title: str) -> str:
     """Every setting of the attack, by the name that it has in the panel."""
-    known = settings_of(AttackConfig).items()
-    return _section(
-        f"Settings{title}", _facts({one.label: _value(getattr(session.config, name)) for name, one in known})
-    )
+    config, known = scene.source.config, settings_of(AttackConfig).items()
+    return _section(f"Settings{title}", _facts({one.label: _value(getattr(config, name)) for name, one in known}))
 
 
 def _value(value: object) -> str:
     return "not set" if value is None else " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _server_view(session: AttackSession) -> str:
-    view = session.attacker_view()
+def server_view(source: AttackSession | Recording) -> str:
+    """What the server received, assumed and never saw, as HTML in three columns; the page has to style them."""
     columns = "".join(
         f"<div><h3>{escape(side.capitalize())}</h3>{_facts({name: fact_text(value) for name, value in facts.items()})}"
         "</div>"
-        for side, facts in view.items()
+        for side, facts in source.attacker_view().items()
     )
-    return _section("What the server saw", f"<div class='columns'>{columns}</div>")
+    return f"<div class='columns'>{columns}</div>"
 
 
-def _labels(session: AttackSession, truth: Truth) -> str:
-    counts = {method: estimate.whole for method, estimate in session.formula_labels.items()}
-    counts["used by the attack"] = session.label_counts.sum(0)
-    true_counts, names = (truth.label_counts.sum(0), truth.class_names) if truth else (None, None)
-    summary = "Label counts as each method recovers them from the weights."
-    if true_counts is not None:
-        errors = {method: label_errors(true_counts, whole) for method, whole in counts.items()}
-        wrong = ", ".join(f"{method} {number:g}" for method, number in errors.items())
-        summary = f"Wrong labels, of {true_counts.sum()}: {wrong}."
-    image = _drawn(lambda theme: render.label_figure(counts, true_counts, names, theme=theme), summary)
+def _labels(scene: Scene) -> str:
+    draw, summary = scene.label_chart()
     source = "<p>The last layer's gradient reveals the number of images of each class before any image is known.</p>"
-    return _section("Label counts, from the weights alone", source + image + f"<p class='note'>{escape(summary)}</p>")
+    return _section("Label counts, from the weights alone", source + _chart(draw, summary))
 
 
-def _pictures(attack: _Attack, truth: Truth, title: str) -> str:
-    images, quality = attack.result.images, attack.quality
+def _pictures(scene: Scene, title: str) -> str:
+    images, quality, truth = scene.found.images, scene.score, scene.truth
     if quality is None:
-        shown = "".join(
-            f"<figure>{_image(render.picture(image), f'Reconstruction {number}', 56)}"
-            f"<figcaption>{number}</figcaption></figure>"
-            for number, image in enumerate(images, 1)
-        )
-        return _section(f"Reconstruction{title}", f"<div class='grid'>{shown}</div>")
-    true_images = truth.images
-    names = [truth.class_names[label] for label in truth.labels]
+        figures = [_figure({f"Reconstruction {number}": image}, f"{number}") for number, image in enumerate(images, 1)]
+        return _section(f"Reconstruction{title}", f"<div class='grid'>{''.join(figures)}</div>")
+    names, true_images = [truth.class_names[label] for label in truth.labels], truth.images
     recovered = quality.psnr > quality.threshold
     figures = []
-    for index in attack.best_first:
-        value = f"{quality.psnr[index]:.1f} dB"
-        original = _image(render.picture(true_images[index]), f"True image of class {names[index]}", 56)
-        found = _image(render.picture(images[quality.order[index]]), f"Its reconstruction, PSNR {value}", 56)
-        mark = " class='recovered'" if recovered[index] else ""
-        figures.append(f"<figure{mark}>{original}{found}<figcaption>{value}</figcaption></figure>")
+    for true, found in zip(*scene.order(best_first=True), strict=True):
+        value = f"{quality.psnr[true]:.1f} dB"
+        pair = {
+            f"True image of class {names[true]}": true_images[true],
+            f"Its reconstruction, PSNR {value}": images[found],
+        }
+        figures.append(_figure(pair, value, " class='recovered'" if recovered[true] else ""))
     summary = (
         f"<p>The true image above, its reconstruction below, best first. {recovered.sum()} of {len(recovered)} are "
         f"above {quality.threshold:g} dB; their frame is thick.</p>"
@@ -209,39 +175,32 @@ def _pictures(attack: _Attack, truth: Truth, title: str) -> str:
     return _section(f"Truth and reconstruction{title}", f"{summary}<div class='grid'>{''.join(figures)}</div>")
 
 
-def _epochs(attack: _Attack, truth: Truth, title: str) -> str:
-    result, quality = attack.result, attack.quality
-    if len(result.epochs) == 1:
+def _epochs(scene: Scene, title: str) -> str:
+    found, epochs = scene.found, scene.epochs
+    if epochs is None:
         return _section(f"Epochs{title}", "<p>This method has one set of images for all epochs: nothing to match.</p>")
-    shown = attack.best_first[:_MOST_COLUMNS]
-    matched = None
-    if quality is not None:
-        matched = truth.images[np.argsort(quality.order)]
-        shown = quality.order[shown]
+    shown = scene.order(best_first=True)[1][:_MOST_COLUMNS]
     summary = (
-        f"One row for each of the {len(result.epochs)} epochs, aligned by the matching, and one for their combination: "
-        f"the {len(shown)} {'best images' if quality is not None else 'first images'}."
+        f"One row for each of the {len(epochs)} epochs, aligned by the matching, and one for their combination: "
+        f"the {len(shown)} {'best images' if scene.score is not None else 'first images'}."
     )
     sheet = _themed(
         lambda theme: render.epochs_sheet(
-            result.epochs, result.images, result.permutations, order=shown, truth=matched, density=_DENSITY, theme=theme
+            epochs,
+            found.images,
+            found.permutations,
+            order=shown,
+            truth=scene.matched_truth,
+            density=_DENSITY,
+            theme=theme,
         ),
         summary,
     )
     return _section(f"Epochs{title}", f"<p>{summary}</p>{sheet}")
 
 
-def _loss(session: AttackSession, title: str) -> str:
-    history, warm = session.history, session.config.warm_start_steps
-    summary = "There are no steps yet."
-    if len(history.loss):
-        summary = f"The loss changed from {history.loss[0]:.3g} to {history.loss[-1]:.3g} in {len(history.loss)} steps."
-        if warm:
-            summary += f" The first {warm} steps are a warm start with a different loss."
-        if history.steering:
-            summary += f" Settings were changed {len(history.steering)} times during the run."
-    figure = _drawn(lambda theme: render.loss_figure(history, warm_start_steps=warm, theme=theme), summary)
-    return _section(f"Loss{title}", f"{figure}<p class='note'>{escape(summary)}</p>")
+def _loss(scene: Scene, title: str) -> str:
+    return _section(f"Loss{title}", _chart(*scene.loss_chart()))
 
 
 def _reproduction(sessions: Sequence[AttackSession], command: str | None) -> str:
@@ -254,11 +213,10 @@ def _reproduction(sessions: Sequence[AttackSession], command: str | None) -> str
 
 
 def _in_python(session: AttackSession) -> str:
-    default = AttackConfig()
     changed = [
-        f"{field.name}={getattr(session.config, field.name)!r}"
-        for field in fields(AttackConfig)
-        if getattr(session.config, field.name) != getattr(default, field.name)
+        f"{name}={getattr(session.config, name)!r}"
+        for name, known in settings_of(AttackConfig).items()
+        if getattr(session.config, name) != known.default
     ]
     config = f"wb.AttackConfig({', '.join(changed)})"
     return f"wb.AttackSession(model, observation, {config}, seed={session.seed}).run({session.num_steps})"
@@ -313,8 +271,16 @@ def _themed(draw: Callable[[str], bytes], alt: str) -> str:
     return f"<div class='wide'><picture>{source}{image}</picture></div>"
 
 
-def _drawn(draw: Callable[[str], Figure], alt: str) -> str:
-    return _themed(lambda theme: render.figure_png(draw(theme), dpi=96 * _DENSITY), alt)
+def _figure(images: Mapping[str, NDArray[np.float32]], caption: str, mark: str = "") -> str:
+    """Images above each other, each with the text that describes it, and a caption."""
+    shown = "".join(_image(render.picture(image), alt, 56) for alt, image in images.items())
+    return f"<figure{mark}>{shown}<figcaption>{caption}</figcaption></figure>"
+
+
+def _chart(draw: Callable[..., Figure], summary: str) -> str:
+    """A figure, and the text that describes it."""
+    image = _themed(lambda theme: render.figure_png(draw(theme=theme), dpi=96 * _DENSITY), summary)
+    return f"{image}<p class='note'>{escape(summary)}</p>"
 
 
 def _palette(theme: str, note: str) -> str:

@@ -192,7 +192,7 @@ def test_an_aggregate_of_clients_is_attacked_and_compared_with_all(make_small):
     assert panel.wait(120)
     assert panel.session.observation.num_clients == len(panel.truth) == 2
     assert panel.session.reconstruction().images.shape[0] == 8
-    assert " of 8 above 20 dB" in panel.tabs[0].picture.caption.value
+    assert " of 8 above 20 dB" in panel.tabs[0].caption.value
 
 
 def test_changing_controls_during_a_run_does_not_disturb_it(make_panel, make_session, client, until):

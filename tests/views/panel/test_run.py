@@ -23,7 +23,7 @@ def test_run_makes_all_steps_and_shows_the_result(panel):
     assert panel.progress.value == panel.progress.max == 30
     assert panel.pace.value.startswith("30 of 30 steps")
     assert panel.status_text.startswith("Finished")
-    assert "Step 30." in panel.tabs[0].picture.caption.value
+    assert "Step 30." in panel.tabs[0].caption.value
 
 
 def test_step_makes_one_step_also_past_the_last_and_after_a_pause(panel, until):

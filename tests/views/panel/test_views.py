@@ -8,7 +8,7 @@ from PIL import Image
 
 import workbench as wb
 from workbench.views.panel import ComparePanel
-from workbench.views.panel.tabs import scene_at
+from workbench.views.scene import scene_at
 
 TITLES = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view"]
 
@@ -40,7 +40,7 @@ def choose(panel, title):
 
 
 def texts(tab):
-    return tab.picture.caption.value
+    return tab.caption.value
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_every_tab_shows_a_picture_with_a_text_alternative(shown, title, words):
     tab = choose(shown, title)
     assert words in texts(tab)
     assert Image.open(io.BytesIO(tab.png)).width > 100
-    assert tab.picture.light.tooltip
-    assert words in tab.picture.light.tooltip
+    assert tab.light.tooltip
+    assert words in tab.light.tooltip
 
 
 def test_the_attackers_view_names_the_three_sides(shown):
@@ -69,11 +69,11 @@ def test_the_attackers_view_names_the_three_sides(shown):
 
 
 def test_sheets_are_drawn_for_both_themes_and_figures_are_turned_by_the_style(shown):
-    picture = choose(shown, "Reconstruction").picture
+    picture = choose(shown, "Reconstruction")
     assert picture.light.value != picture.dark.value
     assert "wb-light" in picture.light._dom_classes
     assert "wb-dark" in picture.dark._dom_classes
-    assert "wb-figure" in choose(shown, "Loss").picture.light._dom_classes
+    assert "wb-figure" in choose(shown, "Loss").light._dom_classes
 
 
 def test_the_truth_can_be_hidden(shown):

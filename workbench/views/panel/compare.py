@@ -1,14 +1,13 @@
 """Two attacks on the same client side by side, started together."""
 
-from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
 import traitlets
 
-from workbench.session import AttackSession
+__all__ = ["ComparePanel"]
 
-__all__ = ["ComparePanel", "without_prior"]
+_SHARED = ("run", "pause", "step", "reset")
 
 
 class ComparePanel(widgets.VBox):  # type: ignore[misc]
@@ -28,12 +27,9 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
         traitlets.link((left.views, "selected_index"), (right.views, "selected_index"))
         side = {"flex": "1 1 0", "min_width": "0"}
         sides = [widgets.VBox([_heading(panel), panel], layout=side) for panel in self.panels]
-        self.run_button = self._button("Run both", "play", "run_button")
-        self.pause_button = self._button("Pause both", "pause", "pause_button")
-        self.step_button = self._button("Step both", "step-forward", "step_button")
-        self.reset_button = self._button("Reset both", "fast-backward", "reset_button")
-        self.run_button.button_style = "primary"
-        buttons = widgets.HBox([self.run_button, self.pause_button, self.step_button, self.reset_button])
+        for name in _SHARED:
+            setattr(self, f"{name}_button", self._button(name))
+        buttons = widgets.HBox([getattr(self, f"{name}_button") for name in _SHARED])
         super().__init__([buttons, widgets.HBox(sides, layout={"grid_gap": "24px"})])
 
     def __repr__(self) -> str:
@@ -49,10 +45,12 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
             panel.close()
         super().close()
 
-    def _button(self, label: str, icon: str, name: str) -> Any:
+    def _button(self, name: str) -> Any:
         """A button that presses the button of that name in both panels."""
-        button = widgets.Button(description=label, icon=icon, tooltip=label, layout={"width": "auto"})
-        button.on_click(lambda _: [getattr(panel, name).click() for panel in self.panels])
+        label, both = f"{name.capitalize()} both", [getattr(panel, f"{name}_button") for panel in self.panels]
+        look = {"icon": both[0].icon, "button_style": both[0].button_style, "layout": {"width": "auto"}}
+        button = widgets.Button(description=label, tooltip=label, **look)
+        button.on_click(lambda _: [one.click() for one in both])
         return button
 
     def _share_client(self) -> None:
@@ -71,11 +69,3 @@ def _heading(panel: Any) -> Any:
     heading = widgets.HTML()
     traitlets.dlink((panel.controls.fields["method"], "value"), (heading, "value"), "<h3>{}</h3>".format)
     return heading
-
-
-def without_prior(session: AttackSession) -> AttackSession:
-    """Another attack on the same update, with the same labels, that has no prior on the epochs."""
-    config = replace(session.config, method="ours_no_prior")
-    return AttackSession(
-        session.model, session.observation, config, label_counts=session.label_counts, seed=session.seed
-    )

@@ -4,8 +4,6 @@ Requests set flags and return. The `Worker` does what takes long (training the c
 session's `SessionRunner` makes the steps. The `View` is notified of every change, on the thread that makes it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from workbench.session import AttackSession, Outcome, Recording
 from workbench.session.runner import RunnerState
 from workbench.views.panel import files
 from workbench.views.panel.status import Command, Job, Message, Situation, State, error_text, refusals
-from workbench.views.panel.worker import Worker
+from workbench.views.panel.worker import Worker, wait_in_turn
 from workbench.views.panel.workspace import Settings, Workspace
 
 __all__ = ["Controller", "View"]
@@ -61,26 +59,22 @@ class View:
     show_settings: Callable[[], None] = lambda: None
 
 
-def _request(
-    command: Command | None = None,
-) -> Callable[[Callable[Concatenate[Controller, P], None]], Callable[Concatenate[Controller, P], None]]:
-    """A person's request: refused with the reason where it is not allowed; an error is reported, never raised."""
+def _request(method: Callable[Concatenate["Controller", P], None]) -> Callable[Concatenate["Controller", P], None]:
+    """A person's request: refused with the reason where its command is not allowed; an error is reported."""
+    command = Command.__members__.get(method.__name__.upper())
 
-    def decorate(method: Callable[Concatenate[Controller, P], None]) -> Callable[Concatenate[Controller, P], None]:
-        @wraps(method)
-        def request(self: Controller, /, *arguments: P.args, **options: P.kwargs) -> None:
-            reason = None if command is None else refusals(self.situation()).get(command)
-            self.message = Message(reason or "")
-            try:
-                if reason is None:
-                    method(self, *arguments, **options)
-            except Exception as error:  # whatever it is, the person has to see it
-                self.message = Message(error_text(error), is_error=True)
-            self._view.show_state()
+    @wraps(method)
+    def request(self: "Controller", /, *arguments: P.args, **options: P.kwargs) -> None:
+        reason = None if command is None else refusals(self.situation()).get(command)
+        self.message = Message(reason or "")
+        try:
+            if reason is None:
+                method(self, *arguments, **options)
+        except Exception as error:  # whatever it is, the person has to see it
+            self.message = Message(error_text(error), is_error=True)
+        self._view.show_state()
 
-        return request
-
-    return decorate
+    return request
 
 
 class Controller:
@@ -155,9 +149,7 @@ class Controller:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until nothing is being built, written or run; False where the time was not enough."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        is_idle = self.worker.wait(timeout)
-        return is_idle and self.workspace.wait_for_run(deadline and max(0.0, deadline - time.monotonic()))
+        return wait_in_turn((self.worker.wait, self.workspace.wait_for_run), timeout)
 
     def close(self) -> None:
         """End the worker and the run after what they are doing."""
@@ -165,15 +157,15 @@ class Controller:
         self.worker.cancel_waiting()
         self.workspace.stop_run()
 
-    # Requests. They set flags and return.
+    # Requests, which have the names of their commands. They set flags and return.
 
-    @_request(Command.BUILD)
+    @_request
     def build(self) -> None:
         """Make a new attack with the present settings."""
         self._asked = None
         self._submit_build()
 
-    @_request(Command.RUN)
+    @_request
     def run(self) -> None:
         """Make all steps, with a new attack where the settings have changed."""
         runner = self.workspace.runner
@@ -185,73 +177,66 @@ class Controller:
         else:
             self._submit_start(Command.RUN)
 
-    @_request(Command.STEP)
+    @_request
     def step(self) -> None:
         """Make one step."""
         self._submit_start(Command.STEP)
 
-    @_request(Command.PAUSE)
+    @_request
     def pause(self) -> None:
         """Hold after the current step; an attack that is being built will not start."""
         self._asked = Command.PAUSE
         if self.workspace.runner is not None:
             self.workspace.runner.pause()
 
-    @_request(Command.STOP)
+    @_request
     def stop(self) -> None:
         """End the run after the current step; an attack that is being built will not start."""
         self._asked = Command.STOP
         self.workspace.stop_run()
 
-    @_request(Command.RESET)
+    @_request
     def reset(self) -> None:
         """Go back to the start, with the weights and the step size of the configuration."""
         self._asked = Command.STOP
         self.workspace.stop_run()
         self.worker.submit(Job.RESET, lambda: self._rewind(0, is_reset=True))
 
-    @_request(Command.REWIND)
+    @_request
     def rewind(self) -> None:
         """Discard what came after the step that is looked at, and go on from there."""
         step = self._view.viewed_step()
         self.worker.submit(Job.REWIND, lambda: self._rewind(step or 0))
 
-    @_request(Command.FORK)
+    @_request
     def fork(self, show: Callable[[AttackSession], None]) -> None:
         """Give ``show`` an independent copy of the attack as it is now, on the worker's thread."""
         copy = self.workspace.attack.fork()
+        self.worker.submit(
+            Job.FORK,
+            lambda: show(copy),
+            lambda: f"Forked at step {copy.num_steps}: the copy is below and runs independently.",
+        )
 
-        def fork() -> str:
-            show(copy)
-            return f"Forked at step {copy.num_steps}: the copy is below and runs independently."
-
-        self.worker.submit(Job.FORK, fork)
-
-    @_request(Command.SAVE)
+    @_request
     def save(self, name: str) -> None:
         """Write a checkpoint."""
         session, path = self.workspace.attack, files.path_of(name, files.CHECKPOINT_SUFFIX)
         self._submit_write(Job.SAVE, path, lambda: session.save(path))
 
-    @_request(Command.EXPORT)
+    @_request
     def export(self, name: str, suffix: str, picture: Callable[[], bytes]) -> None:
         """Write a picture, an animation, a report or a recording, as the suffix says; see `files.export`."""
         source, truth = self.workspace.source or self.workspace.attack, self.workspace.truth
         path = files.path_of(name, suffix)
         self._submit_write(Job.EXPORT, path, lambda: files.export(path, source, truth, picture))
 
-    @_request(Command.LOAD)
+    @_request
     def load(self, name: str) -> None:
         """Read a checkpoint or a recording, and show it."""
+        self.worker.submit(Job.LOAD, lambda: self._show_given(self.workspace.read(name)))
 
-        def load() -> str:
-            text = self.workspace.read(name)
-            self._show_given()
-            return text
-
-        self.worker.submit(Job.LOAD, load)
-
-    @_request()
+    @_request
     def steer(self, /, **changes: float) -> None:
         """Change weights or the step size of the attack from its next step on."""
         session = self.workspace.session
@@ -288,11 +273,7 @@ class Controller:
     # Jobs. They run on the worker's thread, and may return a message.
 
     def _submit_write(self, job: Job, path: Path, write: Callable[[], None]) -> None:
-        def work() -> str:
-            write()
-            return f"Wrote {path} ({max(1, round(path.stat().st_size / 1000))} kB)."
-
-        self.worker.submit(job, work)
+        self.worker.submit(job, write, lambda: f"Wrote {path} ({max(1, round(path.stat().st_size / 1000))} kB).")
 
     def _submit_start(self, command: Command) -> None:
         """Begin a run or a step, with a new attack where the settings have changed."""
@@ -317,13 +298,14 @@ class Controller:
         self._view.show_source()
         self.settings_changed()
 
-    def _show_given(self) -> None:
-        """Let the view show the settings of what is shown, and take those as its settings."""
+    def _show_given(self, text: str = "") -> str:
+        """Let the view show the settings of what is shown, and take those as its settings; return the message."""
         self._view.show_settings()
         self._view.show_source()
         if self.workspace.recording is None:
             self._built = self._view.settings()
         self.settings_changed()
+        return text
 
     def _start(self) -> str | None:
         """Begin the run or the step, unless it was paused or stopped while the session was being built."""

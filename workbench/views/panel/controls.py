@@ -1,11 +1,12 @@
-"""The controls of client and attack, made from the table of settings: widgets to settings and back."""
+"""The controls of client and attack, made from the table of settings: widgets to settings and back; the timeline."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from threading import local
+from threading import RLock, local
+from time import monotonic
 from typing import Any
 
 import ipywidgets as widgets
@@ -14,16 +15,18 @@ from workbench.attack.methods import METHODS
 from workbench.config import PRESETS, AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import ConfigError
 from workbench.federated.observation import Observation
+from workbench.session.history import OBSERVED
 from workbench.settings import Setting, settings_of
 from workbench.target import Target
 from workbench.views.panel.workspace import STEERED, Settings
 
-__all__ = ["CLIENT", "STEERED", "Controls", "Settings"]
+__all__ = ["CLIENT", "STEERED", "Controls", "Settings", "Timeline"]
 
 _ATTACK = settings_of(AttackConfig)
+_FIXED = {name: known for name, known in _ATTACK.items() if known.slider is None}  # that need a new attack
 
+# The settings of the client by the names of their controls.
 CLIENT = {known.key: known for kind in (Target, ClientConfig, DefenceConfig) for known in settings_of(kind).values()}
-"""The settings of the client by the names of their controls."""
 
 _PRESET = Setting(
     "Preset",
@@ -31,9 +34,14 @@ _PRESET = Setting(
     choices=PRESETS,
     default="demo",
 )
+_SHOWN = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
+_SMALL = {"epochs": 4, "batch_size": 4}  # for a first look
 _BUNDLED = ("glyphs", "photos")
 # What a menu shows for None. The value behind it is "": ipywidgets shows no entry for the value None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic"}
+
+# After this time the page has received a person's move of the timeline.
+_SETTLED_SECONDS = 0.4
 
 
 class Controls:
@@ -50,25 +58,20 @@ class Controls:
         self.knows_truth = True
         self.locked = ""  # why nothing can be changed at all
         self.locked_client = ""  # why the client cannot
-        shown = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
-        self.fields: dict[str, Any] = {key: _control(known) for key, known in shown.items()}
-        for key, small in (("epochs", 4), ("batch_size", 4)):
-            self.fields[key].value = small
-        self._tips = {name: field.tooltip for name, field in self.fields.items()}
-        self.derived = widgets.HTML()
-        self.derived.add_class("wb-note")
+        self.fields: dict[str, Any] = {key: _control(known) for key, known in _SHOWN.items()}
+        self.derived = widgets.HTML().add_class("wb-note")
+        self.show_values(_SMALL)
         for name, field in self.fields.items():
             field.observe(lambda change, name=name: self._moved(name, change["new"], changed, steered), "value")
-        self.show_preset("demo")
+        self.show_preset()
         self.update_abilities()
 
     def column(self) -> Any:
         """Client, attack and details, of which one is open at a time, and the steering below, which always is."""
-        attack = [known for known in _ATTACK.values() if known.slider is None]
         sections = {
             "Client": [*CLIENT],
-            "Attack": ["preset", *(known.key for known in attack if not known.is_detail)],
-            "Attack, details": [known.key for known in attack if known.is_detail],
+            "Attack": ["preset", *(known.key for known in _FIXED.values() if not known.is_detail)],
+            "Attack, details": [known.key for known in _FIXED.values() if known.is_detail],
         }
         boxes = [widgets.VBox([self.fields[name] for name in names]) for names in sections.values()]
         self.sections = widgets.Accordion(boxes, titles=tuple(sections), selected_index=0)
@@ -133,24 +136,17 @@ class Controls:
         finally:
             self._quiet.now = before
 
-    def show_preset(self, name: str) -> None:
-        """Set the attack's controls to a preset for the chosen data set."""
-        config = Target(dataset=self["dataset"]).config(name, {})
-        with self.quietly():
-            self.fields["preset"].value = name
-            self.show_config(config, label_source=config.label_method)
+    def show_preset(self) -> None:
+        """Set the attack's controls to the chosen preset for the chosen data set."""
+        config = Target(dataset=self["dataset"]).config(self["preset"], {})
+        self.show_config(config, label_source=config.label_method)
 
     def show_config(self, config: AttackConfig, *, label_source: str) -> None:
         """Set the attack's controls."""
         self._config = config  # it holds the pair of update weights, for which there is no control but a factor
-        with self.quietly():
-            for name, known in _ATTACK.items():
-                if known.slider is None:
-                    value = label_source if name == "label_method" else getattr(config, name)
-                    unset = 0 if known.kind is int else ""
-                    self.fields[known.key].value = unset if value is None else value
-            weights = {name: getattr(config, name) for name in STEERED}
-            self.show_steering({**weights, "update_weight": 1.0})
+        values = {**asdict(config), "label_method": label_source}
+        self.show_values({known.key: _shown(known, values[name]) for name, known in _FIXED.items()})
+        self.show_steering({**values, "update_weight": 1.0})
 
     def show_steering(self, values: Mapping[str, float]) -> None:
         """Set the sliders to what acts now."""
@@ -162,46 +158,45 @@ class Controls:
                     slider.options = _stops([values[name], *(stop for _, stop in slider.options)])
                     slider.value = values[name]
 
-    def show_observation(self, observation: Observation) -> None:
+    def show_values(self, values: Mapping[str, Any]) -> None:
+        """Set those of the controls that are named."""
+        with self.quietly():
+            for name in self.fields.keys() & values.keys():
+                self.fields[name].value = values[name]
+
+    def lock_client(self, observation: Observation) -> None:
         """Set the client's controls to what the server knows, and lock them; the rest is not known."""
         self.observation = observation
         self.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
-        with self.quietly():
-            for name in ("num_images", "epochs", "batch_size", "learning_rate", "num_clients"):
-                self.fields[name].value = getattr(observation, name)
+        self.show_values({name: getattr(observation, name) for name in OBSERVED})
 
     # What makes no sense together
 
     def reasons(self) -> dict[str, str]:
         """Why controls are disabled, by name."""
-        if self.locked:
-            return dict.fromkeys(self.fields, self.locked)
-        reasons: dict[str, str] = {}
-        method, defence = METHODS[self["method"]], self["defence"]
-        if self["dataset"] in _BUNDLED:
-            reasons["data"] = f"{self['dataset']} is bundled: it needs no files."
-        if defence == "none":
-            reasons |= dict.fromkeys(("strength", "independent"), "There is no defence.")
-        if defence != "dp_sgd":
-            reasons["clip_norm"] = "Only dp_sgd clips."
+        dataset, defence, method = self["dataset"], self["defence"], METHODS[self["method"]]
         is_single = (self["believed_epochs"] or self["epochs"]) == 1
-        if not method.has_prior or is_single:
-            why = "The prior compares epochs, and there is one." if is_single else f"{method.name} has no epoch prior."
-            reasons |= dict.fromkeys(("prior", "prior_distance", "prior_weight"), why)
-        if not method.is_separate or is_single:
-            why = "There is only one epoch." if is_single else f"{method.name} has one set of images for all epochs."
-            reasons |= dict.fromkeys(("match", "combine", "consensus_weight"), why)
-        if not method.can_warm_start:
-            reasons["warm_start_steps"] = f"{method.name} is a baseline: a warm start would make it no longer one."
-        if self.locked_client:
-            reasons |= dict.fromkeys(CLIENT.keys() - {"seed"}, self.locked_client)
-        return reasons
+        no_prior = "The prior compares epochs, and there is one." if is_single else f"{method.name} has no epoch prior."
+        no_epochs = "There is only one epoch." if is_single else f"{method.name} has one set of images for all epochs."
+        no_warm_start = f"{method.name} is a baseline: a warm start would make it no longer one."
+        # Of several reasons for one control, the last is given.
+        rules: list[tuple[Iterable[str], object, str]] = [
+            (["data"], dataset in _BUNDLED, f"{dataset} is bundled: it needs no files."),
+            (["strength", "independent"], defence == "none", "There is no defence."),
+            (["clip_norm"], defence != "dp_sgd", "Only dp_sgd clips."),
+            (["prior", "prior_distance", "prior_weight"], is_single or not method.has_prior, no_prior),
+            (["match", "combine", "consensus_weight"], is_single or not method.is_separate, no_epochs),
+            (["warm_start_steps"], not method.can_warm_start, no_warm_start),
+            (CLIENT.keys() - {"seed"}, self.locked_client, self.locked_client),
+            (self.fields, self.locked, self.locked),
+        ]
+        return {name: why for names, applies, why in rules if applies for name in names}
 
     def update_abilities(self) -> None:
         """Enable and disable, with the reason as the tooltip."""
         reasons = self.reasons()
         for name, field in self.fields.items():
-            field.disabled, field.tooltip = name in reasons, reasons.get(name, self._tips[name])
+            field.disabled, field.tooltip = name in reasons, reasons.get(name, _SHOWN[name].help)
 
     def _moved(
         self, name: str, value: Any, changed: Callable[[str], None], steered: Callable[[str, float], None]
@@ -209,7 +204,7 @@ class Controls:
         if getattr(self._quiet, "now", False):
             return
         if name in ("preset", "dataset"):
-            self.show_preset(self["preset"])
+            self.show_preset()
         elif name in ("prior", "prior_distance"):
             pair = {"prior": self["prior"], "prior_distance": self["prior_distance"]}
             weight = Target(dataset=self["dataset"]).config(self["preset"], pair).prior_weight
@@ -227,12 +222,11 @@ def _control(known: Setting) -> Any:
     look["style"] = {"description_width": "112px" if known.slider is None else "118px"}
     if known.slider is not None:
         return _slider(known, known.slider, look)
-    if known.choices:
-        choices = [("true counts" if name == "known" else name, name) for name in known.offered]
-        options = [(_UNSET[known.key], ""), *choices] if known.is_optional else choices
+    if known.choices or (known.kind is bool and known.is_optional):
+        named = {"true counts" if name == "known" else name: name for name in known.offered}
+        unset = {_UNSET[known.key]: ""} if known.is_optional else {}
+        options: dict[str, Any] = {**unset, **(named or {"on": True, "off": False})}
         return widgets.Dropdown(options=options, value=known.default or "", **look)
-    if known.kind is bool and known.is_optional:
-        return widgets.Dropdown(options=[(_UNSET[known.key], ""), ("on", True), ("off", False)], value="", **look)
     if known.kind is bool:
         return widgets.Checkbox(known.default, **{**look, "indent": True})
     if known.kind is int:
@@ -240,8 +234,7 @@ def _control(known: Setting) -> Any:
         least = 0 if known.is_optional else known.minimum
         return widgets.BoundedIntText(known.default or 0, min=least, max=10**6, continuous_update=True, **look)
     if known.kind is float:
-        value = 1.0 if known.default is None else known.default
-        return widgets.FloatText(value, continuous_update=True, **look)
+        return widgets.FloatText(1.0 if known.default is None else known.default, continuous_update=True, **look)
     return widgets.Text(**look)
 
 
@@ -251,6 +244,11 @@ def _value(known: Setting, shown: Any) -> Any:
         return Path(shown.strip()).expanduser() if shown.strip() else None
     is_unset = known.is_optional and shown == ("" if known.kind is not int else 0)
     return None if is_unset else shown
+
+
+def _shown(known: Setting, value: Any) -> Any:
+    """The value of a setting's widget from that of the setting."""
+    return value if value is not None else 0 if known.kind is int else ""
 
 
 def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> Any:
@@ -266,3 +264,86 @@ def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> 
 
 def _stops(values: Iterable[float]) -> list[tuple[str, float]]:
     return [("off" if value == 0 else f"{value:g}", value) for value in sorted(set(values))]
+
+
+class Timeline(widgets.HBox):  # type: ignore[misc]
+    """Which moment is looked at.
+
+    Args:
+        changed: called when a person scrubs.
+        rewind_button: to go on from the moment that is looked at.
+
+    Attributes:
+        step: the kept step that is looked at; None follows the newest.
+    """
+
+    def __init__(self, changed: Callable[[], None], rewind_button: Any) -> None:
+        self.play = widgets.Play(
+            0, 0, 0, interval=150, show_repeat=False, tooltip="Play the kept moments; nothing is computed"
+        )
+        self.slider = widgets.IntSlider(
+            0,
+            0,
+            0,
+            description="Timeline",
+            readout=False,
+            tooltip="Earlier moments; the right end follows the newest",
+            layout={"flex": "1 1 260px"},
+            style={"description_width": "60px"},
+        )
+        self.text = widgets.HTML("no step yet", layout={"min_width": "130px"})
+        self.rewind_button = rewind_button
+        # In the browser: playing keeps its pace whatever the kernel does.
+        widgets.jslink((self.play, "value"), (self.slider, "value"))
+        self._steps: list[int] = [0]
+        self.step: int | None = None
+        self._moved_at: float | None = None  # until the page has received where the slider stands
+        self._lock = RLock()  # a person moves the slider on one thread, the attack on another
+        self._quiet = local()
+        self._changed = changed
+        self.slider.observe(self._moved, "value")
+        super().__init__(
+            [self.play, self.slider, self.text, self.rewind_button],
+            layout={"align_items": "center", "flex_flow": "row wrap"},
+        )
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether it was moved a moment ago, so that `show` has to be called once more."""
+        return self._moved_at is not None
+
+    def follow(self) -> None:
+        """Look at the newest moment again."""
+        with self._lock:
+            self.step = None
+
+    def show(self, steps: Sequence[int], newest: int, *, is_recording: bool) -> None:
+        """Show the kept moments; ``newest`` is the step that is followed."""
+        with self._lock:
+            self._steps = sorted({*steps, newest})
+            place, text = len(self._steps) - 1, f"step {newest}, {'the end' if is_recording else 'the newest'}"
+            if self.step is not None:
+                # A kept moment may have been dropped to make room: then the nearest one is looked at.
+                place = min(range(len(self._steps)), key=lambda at: abs(self._steps[at] - (self.step or 0)))
+                self.step = self._steps[place]
+                text = f"step {self.step} of {newest}"
+            self._quiet.now = True
+            try:
+                self.play.max = self.slider.max = len(self._steps) - 1
+                self.slider.value = place
+            finally:
+                self._quiet.now = False
+            if self._moved_at is not None and monotonic() - self._moved_at > _SETTLED_SECONDS:
+                # A step of the attack may have moved the slider on the page while the person's move was under way.
+                self.slider.send_state("value")
+                self._moved_at = None
+            self.text.value = text
+
+    def _moved(self, change: dict[str, Any]) -> None:
+        if getattr(self._quiet, "now", False):
+            return
+        with self._lock:
+            place = min(change["new"], len(self._steps) - 1)
+            self.step = None if place == len(self._steps) - 1 else self._steps[place]
+            self._moved_at = monotonic()
+        self._changed()

@@ -3,21 +3,25 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
+from workbench.attack.matching import psnr_matrix
 from workbench.data import Truth
 from workbench.errors import CheckpointError, ConfigError
 from workbench.files import container
 from workbench.files.writing import write_atomically
+from workbench.metrics import score
 from workbench.session import AttackSession, Recording, replay
 from workbench.session.checkpoint import KIND as CHECKPOINT
-from workbench.views.animation import write_animation
+from workbench.views import render
 from workbench.views.panel.worker import DRAWING
 from workbench.views.report import write_report
 
 __all__ = ["CHECKPOINT_SUFFIX", "EXPORTS", "export", "path_of", "read"]
 
 CHECKPOINT_SUFFIX = ".safetensors"
+# The formats of Export, for people, and the suffix of each.
 EXPORTS = {"picture (PNG)": ".png", "animation (GIF)": ".gif", "report (HTML)": ".html", "recording": ".recording"}
-"""The formats of Export, for people, and the suffix of each."""
 
 
 def path_of(name: str, suffix: str = "") -> Path:
@@ -50,15 +54,31 @@ def export(path: Path, source: AttackSession | Recording, truth: Truth, picture:
         truth: to compare with; empty where it is not known.
         picture: returns the PNG that is on the screen.
     """
-    clients = truth.clients or None
     if path.suffix == ".png":
         write_atomically(path, picture())
     elif path.suffix == ".gif":
-        write_animation(path, source, clients)
+        write_atomically(path, render.animation(_sheets(source, truth)))
     elif path.suffix == ".recording":
-        (source if isinstance(source, Recording) else Recording.of(source, clients)).save(path)
+        (source if isinstance(source, Recording) else Recording.of(source, truth)).save(path)
     elif isinstance(source, Recording):
         raise ConfigError("a report needs a session, and this panel plays a recording.")
     else:
         with DRAWING:
-            write_report(path, source.fork(), clients)
+            write_report(path, source.fork(), truth.clients)
+
+
+def _sheets(source: AttackSession | Recording, truth: Truth) -> list[bytes]:
+    """One PNG for each snapshot."""
+    if isinstance(source, AttackSession):
+        source = source.fork()  # the session itself may go on in another thread
+    found = [source.reconstruction_at(step) for step in sorted({*source.history.snapshot_steps, source.num_steps})]
+    if not truth:
+        return [render.contact_sheet(one.images) for one in found]
+    # Every frame uses the order of the last one, so that images keep their places.
+    last = score(found[-1], truth)
+    ordered = [one.images[last.order] for one in found]
+    psnr = [np.diagonal(psnr_matrix(truth.images, images)) for images in ordered]
+    return [
+        render.comparison_sheet(truth.images, images, values, last.threshold)
+        for images, values in zip(ordered, psnr, strict=True)
+    ]

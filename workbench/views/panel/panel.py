@@ -5,6 +5,7 @@ The panel shows what its `Controller` does, and passes clicks on to it. All pict
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -13,30 +14,45 @@ import ipywidgets as widgets
 from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, shown
 from workbench.session import AttackSession, Recording, SessionRunner, Snapshot
-from workbench.views.panel.compare import ComparePanel, without_prior
+from workbench.views.panel.compare import ComparePanel
 from workbench.views.panel.controller import Controller, View
-from workbench.views.panel.controls import Controls
+from workbench.views.panel.controls import Controls, Timeline
 from workbench.views.panel.files import EXPORTS
-from workbench.views.panel.parts import STYLE, Timeline
 from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
-from workbench.views.panel.tabs import (
-    AttackerTab,
-    AveragingTab,
-    EpochsTab,
-    LabelsTab,
-    LossTab,
-    MatchingTab,
-    ReconstructionTab,
-    Scene,
-    Tab,
-    scene_at,
-)
-from workbench.views.panel.worker import Painter
+from workbench.views.panel.tabs import TABS, LabelsTab, Tab
+from workbench.views.panel.worker import Painter, wait_in_turn
+from workbench.views.scene import Scene, scene_at
 
 __all__ = ["AttackPanel"]
 
 PICTURES_PER_SECOND = 8.0
 CURVE_SECONDS = 0.5
+# JupyterLab's variables for colours, and which pictures to show in which theme.
+_STYLE = """<style>
+.wb-panel { color: var(--jp-ui-font-color1, #1f2328); }
+.wb-panel .wb-dark { display: none !important; }
+[data-jp-theme-light="false"] .wb-panel .wb-light { display: none !important; }
+[data-jp-theme-light="false"] .wb-panel .wb-dark:not([style*="none"]) { display: inline-block !important; }
+[data-jp-theme-light="false"] .wb-panel .wb-figure { filter: invert(0.93) hue-rotate(180deg); }
+.wb-panel .widget-image { height: auto; object-fit: contain; align-self: flex-start; }
+.wb-panel .wb-note { color: var(--jp-ui-font-color2, #57606a); line-height: 1.4; }
+.wb-panel .wb-note .widget-html-content { white-space: normal; line-height: 1.4; font-size: 13px; }
+.wb-panel .wb-status .widget-html-content { min-height: 1.6em; line-height: 1.4; white-space: normal; font-size: 14px; }
+.wb-panel .wb-error { font-weight: bold; }
+.wb-panel .columns { display: flex; flex-wrap: wrap; gap: 8px 32px; }
+.wb-panel .columns h3 { font-size: inherit; margin: 0 0 6px; }
+.wb-panel .columns dl { display: grid; grid-template-columns: auto auto; gap: 4px 16px; margin: 0; }
+.wb-panel .columns dt { font-weight: normal; }
+.wb-panel .columns dd { margin: 0; text-align: right; }
+.wb-panel .widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto; min-width: 0; padding: 0 7px; }
+.wb-panel .widget-tab > .lm-TabBar .lm-TabBar-content { flex-wrap: wrap; }
+.wb-panel .jupyter-button:disabled { opacity: 0.45; }
+.wb-panel .lm-AccordionPanel-title, .wb-panel .p-Collapse-header { padding: 4px 8px; }
+.wb-panel .p-Collapse-contents, .wb-panel .jupyter-widget-Collapse-contents { padding: 4px 8px; }
+.wb-panel .jupyter-widget-Collapse-header { padding: 4px 8px; }
+</style>"""
+
+# The icon and the tooltip of every button.
 _BUTTONS = {
     Command.BUILD: ("cogs", "Train the client and prepare the attack"),
     Command.RUN: ("play", "Make all steps"),
@@ -50,7 +66,6 @@ _BUTTONS = {
     Command.EXPORT: ("download", "Export the selected format"),
     Command.REWIND: ("undo", "Discard the later steps and continue from this one"),
 }
-"""The icon and the tooltip of every button."""
 
 
 class AttackPanel(widgets.VBox):  # type: ignore[misc]
@@ -60,6 +75,8 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         source: a session to drive, or a recording to play; None attacks a client that the controls name.
         truth: the client, or all clients of an aggregate, to compare with.
         stacked: controls above the views instead of beside them, for narrow places.
+
+    Every command has a button, by name: ``build_button``, ``run_button``, ``pause_button`` and so on.
 
     In a notebook, ``wb.AttackPanel()`` as the last line of a cell shows it. It can also be driven without one:
 
@@ -85,7 +102,6 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
     ) -> None:
         if source is not None and not isinstance(source, AttackSession | Recording):
             raise ConfigError(f"source = {shown(source)} must be an AttackSession or a Recording.")
-        known = Truth.of(truth)
         self.forks: list[AttackPanel] = []
         self._scene: Scene | None = None
         self._drawn_at = 0.0
@@ -106,30 +122,19 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             show_source=self._show_source,
             show_settings=self._show_settings,
         )
-        self.controller = Controller(view, known)
-        self.timeline = Timeline(self._painter.request, self.controller.rewind)
+        self.controller = Controller(view, Truth.of(truth))
         self._make_buttons()
-        self.tabs: list[Tab] = [
-            ReconstructionTab(),
-            EpochsTab(),
-            MatchingTab(),
-            AveragingTab(),
-            LabelsTab(),
-            LossTab(),
-            AttackerTab(),
-        ]
-        for tab in self.tabs:
-            tab.changed = self._painter.request
-        self.views = widgets.Tab(self.tabs, titles=tuple(tab.title for tab in self.tabs))
+        self.timeline = Timeline(self._painter.request, self.rewind_button)
+        self.tabs: list[Tab] = [make(self._painter.request) for make in TABS.values()]
+        self.views = widgets.Tab(self.tabs, titles=tuple(TABS))
         self.views.observe(lambda _: self._tab_chosen(), "selected_index")
         self._forked = widgets.VBox()
-        super().__init__([widgets.HTML(STYLE), _arranged(self, stacked=stacked), self._forked])
+        super().__init__([widgets.HTML(_STYLE), _arranged(self, stacked=stacked), self._forked])
         self.add_class("wb-panel")
         if source is None:
             self.controller.build()
         else:
             self.controller.show(source)
-        self._painter.request()
 
     def __repr__(self) -> str:
         return f"AttackPanel({self.controller.workspace.source or 'building its own client'})"
@@ -148,7 +153,13 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             truth: the client, or all clients of an aggregate.
         """
         if second is None and first is not None:
-            second = without_prior(first)
+            second = AttackSession(
+                first.model,
+                first.observation,
+                replace(first.config, method="ours_no_prior"),
+                label_counts=first.label_counts,
+                seed=first.seed,
+            )
         left, right = (AttackPanel(session, truth, stacked=True) for session in (first, second))
         return ComparePanel(left, right, shares_client=first is None)
 
@@ -182,10 +193,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until nothing is being built, written or run, and all of it is drawn; False where the time was not enough."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        is_idle = self.controller.wait(timeout)
-        self._painter.request()
-        return is_idle and self._painter.wait(deadline and max(0.0, deadline - time.monotonic()))
+        return wait_in_turn((self.controller.wait, self._painter.wait), timeout)
 
     def close(self) -> None:
         """End its threads after what they are doing, and remove it from the page."""
@@ -201,18 +209,20 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
     def _make_buttons(self) -> None:
         control = self.controller
-        self._buttons: dict[Command, Any] = {Command.REWIND: self.timeline.rewind_button}
-        self.build_button = self._button(Command.BUILD, control.build)
-        self.run_button = self._button(Command.RUN, control.run)
-        self.pause_button = self._button(Command.PAUSE, control.pause)
-        self.step_button = self._button(Command.STEP, control.step)
-        self.stop_button = self._button(Command.STOP, control.stop)
-        self.reset_button = self._button(Command.RESET, control.reset)
-        self.fork_button = self._button(Command.FORK, lambda: control.fork(self._show_fork))
-        self.save_button = self._button(Command.SAVE, lambda: control.save(self.file.value))
-        self.load_button = self._button(Command.LOAD, lambda: control.load(self.file.value))
-        self.export_button = self._button(Command.EXPORT, self._export)
+        actions: dict[Command, Callable[[], None]] = {
+            Command.FORK: lambda: control.fork(self._show_fork),
+            Command.SAVE: lambda: control.save(self.file.value),
+            Command.LOAD: lambda: control.load(self.file.value),
+            Command.EXPORT: self._export,
+        }
+        for command, (icon, tip) in _BUTTONS.items():
+            name = command.name.lower()
+            button = widgets.Button(description=name.capitalize(), icon=icon, tooltip=tip, layout={"width": "auto"})
+            action = actions.get(command) or getattr(control, name)
+            button.on_click(lambda _, action=action: action())
+            setattr(self, f"{name}_button", button)
         self.run_button.button_style = "primary"
+        self.rewind_button.description = "Go on from here"
         self.file = widgets.Text(
             "attack",
             description="File",
@@ -236,27 +246,17 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             layout={"width": "auto", "flex": "1 1 auto"},
         )
         self.pace = widgets.HTML(layout={"min_width": "210px"})
-        self.status = widgets.HTML()
-        self.status.add_class("wb-status")
-        self.status_text = ""
-
-    def _button(self, command: Command, action: Callable[[], None]) -> Any:
-        icon, tip = _BUTTONS[command]
-        button = widgets.Button(description=command.name.capitalize(), icon=icon, tooltip=tip, layout={"width": "auto"})
-        button.on_click(lambda _: action())
-        self._buttons[command] = button
-        return button
+        self.status = widgets.HTML().add_class("wb-status")
 
     # Clicks. They set flags and return.
 
     def _export(self) -> None:
-        tab = self._tab
+        tab, title = self._tab, self.views.get_title(self.views.selected_index or 0)
 
         def picture() -> bytes:
-            self._painter.request()
             self._painter.wait(10)
             if tab.png is None:
-                raise ConfigError(f"the tab {tab.title} shows no picture now; choose another one to export.")
+                raise ConfigError(f"the tab {title} shows no picture now; choose another one to export.")
             return tab.png
 
         self.controller.export(self.file.value, EXPORTS[self.export.value], picture)
@@ -278,9 +278,9 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         with self.controller.workspace.lock:  # or a stale message could replace a newer one
             situation = self.controller.situation()
             reasons = refusals(situation)
-            for command, button in self._buttons.items():
-                reason = reasons.get(command)
-                button.disabled, button.tooltip = reason is not None, reason or _BUTTONS[command][1]
+            for command, (_, tip) in _BUTTONS.items():
+                button = getattr(self, f"{command.name.lower()}_button")
+                button.disabled, button.tooltip = command in reasons, reasons.get(command, tip)
             self.run_button.description = run_label(situation)
             self.status_text, is_error = status_of(situation)
             kind, mark = (" class='wb-error'", "⚠ ") if is_error else ("", "")
@@ -305,14 +305,9 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         workspace, controls = self.controller.workspace, self.controls
         source = workspace.source or workspace.attack
         controls.show_config(source.config, label_source=workspace.label_source)
-        with controls.quietly():
-            if isinstance(source, Recording):
-                for name in controls.fields.keys() & source.client.keys():
-                    controls.fields[name].value = source.client[name]
-            else:
-                controls.fields["seed"].value = source.seed
+        controls.show_values(source.client if isinstance(source, Recording) else {"seed": source.seed})
         if workspace.is_given and workspace.session is not None:
-            controls.show_observation(workspace.session.observation)
+            controls.lock_client(workspace.session.observation)
 
     def _show_fork(self, session: AttackSession) -> None:
         panel = AttackPanel(session, self.truth)
@@ -338,7 +333,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self.pace.value = pace_text(step, source.total_steps, *speed)
         self.timeline.show(source.history.snapshot_steps, step, is_recording=snapshot is None)
         tab = self._tab
-        if tab.picture.is_figure and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
+        if tab.is_figure and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
             return True
         tab.draw(self._scene_of(source, step, snapshot), 1 if is_running else 2)
         self._drawn_at = time.monotonic()
@@ -373,7 +368,6 @@ def _arranged(panel: AttackPanel, *, stacked: bool) -> Any:
     if stacked:
         panel.controls.sections.selected_index = None
         return widgets.VBox([left, right])
-    left.layout.flex, right.layout.flex = "1 1 290px", "4 1 520px"
-    left.layout.max_width = "330px"
-    right.layout.min_width = "min(520px, 100%)"
+    left.layout = {"flex": "1 1 290px", "max_width": "330px"}
+    right.layout = {"flex": "4 1 520px", "min_width": "min(520px, 100%)"}
     return widgets.HBox([left, right], layout=widgets.Layout(flex_flow="row wrap", grid_gap="0 16px"))

@@ -4,25 +4,29 @@ Both are daemon threads with an exit hook, like the runner's: a plain thread wou
 that is cut off in the middle of a computation would abort it.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from workbench.views.panel.status import Job, Message, error_text
 
-__all__ = ["DRAWING", "Painter", "Worker"]
+__all__ = ["DRAWING", "Painter", "Worker", "wait_in_turn"]
 
 # Held by the thread that draws a figure: matplotlib is not made for two threads at once.
 DRAWING = threading.RLock()
 
 _PATIENCE_SECONDS = 2.0
-_alive: weakref.WeakSet[_Thread] = weakref.WeakSet()
+_alive: weakref.WeakSet["_Thread"] = weakref.WeakSet()
+
+
+def wait_in_turn(waits: Iterable[Callable[[float | None], bool]], timeout: float | None) -> bool:
+    """Wait for one after the other; False where the time was not enough for all."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    return all(wait(deadline and max(0.0, deadline - time.monotonic())) for wait in waits)
 
 
 class _Thread:
@@ -60,23 +64,29 @@ class Worker(_Thread):
     def __init__(self, changed: Callable[[], None], report: Callable[[Message], None]) -> None:
         super().__init__("panel jobs", self._work)
         self._changed, self._report = changed, report
-        self._waiting: deque[tuple[Job, Callable[[], str | None]]] = deque()
+        self._waiting: deque[tuple[Job, Callable[[], str | None], Callable[[], str]]] = deque()
 
     @property
     def jobs(self) -> list[Job]:
         """The job under way, and those that wait, in order."""
         with self._condition:
-            waiting = [job for job, _ in self._waiting]
+            waiting = [job for job, *_ in self._waiting]
             return [self._current, *waiting] if self._current else waiting
 
-    def submit(self, job: Job, action: Callable[[], str | None]) -> None:
-        """Queue a job, which may return a message; a quiet one takes the place of those of its kind that wait."""
+    def submit(self, job: Job, action: Callable[[], str | None], done: Callable[[], str] = str) -> None:
+        """Queue a job; a quiet one takes the place of those of its kind that wait.
+
+        Args:
+            job: what it is.
+            action: does it, and may return a message.
+            done: returns the message of an action that returned none.
+        """
         with self._condition:
             if self._is_closing:
                 return
             if job.is_quiet:
                 self._waiting = deque(one for one in self._waiting if one[0] is not job)
-            self._waiting.append((job, action))
+            self._waiting.append((job, action, done))
             self._wake()
 
     def cancel_waiting(self) -> None:
@@ -98,10 +108,10 @@ class Worker(_Thread):
                 self._condition.wait_for(lambda: self._waiting or self._is_closing)
                 if self._is_closing:
                     return
-                self._current, action = self._waiting.popleft()
+                self._current, action, done = self._waiting.popleft()
             self._changed()
             try:
-                message = Message(action() or "")
+                message = Message(action() or done())
             except BaseException as error:  # shown to a person, who can go on
                 message = Message(error_text(error), is_error=True)
             if message.text:
@@ -135,8 +145,9 @@ class Painter(_Thread):
                 self._wake()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until what was requested by now is drawn; False where the time was not enough."""
+        """Until the newest state is drawn; False where the time was not enough."""
         with self._condition:
+            self.request()
             wanted = self._wanted
             return self._condition.wait_for(lambda: self._drawn >= wanted or self._is_closing, timeout)
 

@@ -1,7 +1,5 @@
 """What a person has set, and what a panel shows: an attack, its runner and what it costs; or a recording."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref
@@ -26,11 +24,11 @@ from workbench.views.panel import files
 
 __all__ = ["STEERED", "Settings", "Workspace"]
 
+# The settings that sliders change on a running attack.
 STEERED = {name: known for name, known in settings_of(AttackConfig).items() if known.slider is not None}
-"""The settings that sliders change on a running attack."""
 
 # Which workspace drives a session: a cell that is run again makes a new panel, which takes over.
-_driving: weakref.WeakValueDictionary[int, Workspace] = weakref.WeakValueDictionary()
+_driving: weakref.WeakValueDictionary[int, "Workspace"] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Settings:
     seed: int
 
     @property
-    def without_steering(self) -> Settings:
+    def without_steering(self) -> "Settings":
         """What needs a new session when it changes: everything that no slider changes during the run."""
         fixed = {name: known.default for name, known in STEERED.items()}
         return replace(self, config=replace(self.config, **fixed), update_weight=1.0)
@@ -114,8 +112,11 @@ class Workspace:
     def show(self, source: AttackSession | Recording) -> None:
         """Show a given session or recording from now on."""
         if isinstance(source, AttackSession):
-            target, self.is_given = _target_like(source.observation), True
-            self._update = _Update(target, source.model, self.truth, source.observation)
+            # Of the client's target, only the sizes are known, not the pictures.
+            seen, self.is_given = source.observation, True
+            client = ClientConfig(seen.epochs, seen.batch_size, seen.learning_rate)
+            target = Target(num_images=seen.num_images, num_clients=seen.num_clients, client=client)
+            self._update = _Update(target, source.model, self.truth, seen)
             is_known = bool(self.truth) and np.array_equal(source.label_counts, self.truth.label_counts)
             self._take(source, self.truth, "known" if is_known else source.config.label_method)
         else:
@@ -149,9 +150,7 @@ class Workspace:
         return target
 
     def _take(self, session: AttackSession, truth: Truth, label_source: str) -> None:
-        other = _driving.get(id(session))
-        if other is not None and other is not self:
-            other.stop_run()
+        _driving.get(id(session), self).stop_run()
         _driving[id(session)] = self
         with self.lock:
             self.recording, self.truth, self.session, self.labels = None, truth, session, None
@@ -227,12 +226,6 @@ class Workspace:
 def _network(target: Target) -> tuple[object, ...]:
     """What decides which network a target has."""
     return target.dataset, target.data, target.network
-
-
-def _target_like(observation: Observation) -> Target:
-    """A target whose sizes are those of an observed update; its pictures are not known."""
-    client = ClientConfig(observation.epochs, observation.batch_size, observation.learning_rate)
-    return Target(num_images=observation.num_images, num_clients=observation.num_clients, client=client)
 
 
 def _measure_speed(session: AttackSession) -> float | None:
