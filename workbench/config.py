@@ -22,6 +22,7 @@ __all__ = [
     "PRIOR_DISTANCES",
     "PRIOR_WEIGHTS",
     "SUMMARIES",
+    "WEIGHTS",
     "AttackConfig",
     "ClientConfig",
     "DefenceConfig",
@@ -31,6 +32,7 @@ __all__ = [
 
 DEFENCES = ("none", "gaussian", "laplacian", "pruning", "dp_sgd")
 DISTANCES = ("layer_weighted_l2", "l2", "cosine")
+WEIGHTS = ("absolute", "relative")
 SUMMARIES = ("mean", "max", "conv+mean", "conv+max")
 PRIOR_DISTANCES = ("l1", "l2")
 LABEL_METHODS = ("interpolated", "geng_server", "geng_client", "bias", "refined")
@@ -150,7 +152,8 @@ class AttackConfig:
     """How the server attacks an update (the paper's Algorithm 2).
 
     The loss is ``update_weight * distance + prior_weight * epoch prior + tv_weight * total variation + clip_weight *
-    pixel range + consensus_weight * consensus``. docs/glossary.md lists every setting.
+    pixel range + consensus_weight * consensus + span_weight * size of the update * span residual``. docs/glossary.md
+    lists every setting.
     """
 
     method: str = setting(
@@ -315,6 +318,36 @@ class AttackConfig:
     consensus_every: int = setting(
         10, "Consensus every", "Steps between two matchings for the consensus.", minimum=1, is_detail=True
     )
+    span_weight: float = setting(
+        0.0,
+        "Span",
+        "Weight of the distance of every image to the span of a dense layer's update, relative to the size of the "
+        "update; noise in the update lowers it.",
+        minimum=0,
+        slider=(1e-1, 1e4),
+        since="0.2",
+    )
+    span_start: float = setting(
+        0.001,
+        "Span start",
+        "Share of the span's weight at the first step; it rises geometrically to all of it.",
+        above=0,
+        maximum=1,
+        is_detail=True,
+        since="0.2",
+    )
+    span_rise: int = setting(
+        100, "Span rise", "Steps in which the span's weight rises.", minimum=1, is_detail=True, since="0.2"
+    )
+    weights: str = setting(
+        "absolute",
+        "Weights",
+        "Whether the weights of prior, tv, clip, consensus and a custom term are numbers as they are, as in the paper, "
+        "or relative to the size of the observed update.",
+        choices=WEIGHTS,
+        is_detail=True,
+        since="0.2",
+    )
     epochs: int | None = setting(
         None,
         "Believed E",
@@ -347,7 +380,8 @@ class AttackConfig:
     def preset(name: str, dataset: str = "femnist", **changes: Any) -> AttackConfig:
         """A named set of settings, with changes.
 
-        ``demo`` takes seconds, for looking and testing; ``paper`` is the published recipe; ``best`` is ours.
+        ``demo`` takes seconds, for looking and testing; ``paper`` is the published recipe; ``warm``
+        adds a warm start and a consensus to it; ``best`` uses the span of a dense layer's update.
         ``femnist`` settings serve ``glyphs`` too, ``cifar100`` settings ``photos``. ``paper`` makes 400 steps where the
         text says 200: the scripts that produced the tables ran 400, and the text's 200 is the number of steps during
         which the weight of the update distance moves.

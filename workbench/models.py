@@ -68,6 +68,7 @@ def _from_chain(
         init=partial(_initial_weights, layers),
         apply=partial(chain.logits, layers),
         features=partial(chain.features, layers),
+        dense_inputs=partial(chain.dense_inputs, layers),
         chain=layers,
         options=options,
     )

@@ -41,6 +41,8 @@ class Setting:
         metavar: what the command line's help shows for its value; empty for its type.
         is_negated: whether the option switches it off.
         is_detail: whether it is of interest to few: such settings are listed last.
+        since: the version that added it, if not the first. At its default such a setting means what was done before,
+            and keys of results leave it out.
         name: of the field.
         kind: its type: ``int``, ``float``, ``bool``, ``str``, ``tuple`` for two numbers, or ``Path``.
         is_optional: whether it may be None.
@@ -62,6 +64,7 @@ class Setting:
     metavar: str = ""
     is_negated: bool = False
     is_detail: bool = False
+    since: str = ""
     name: str = ""
     kind: type = str
     is_optional: bool = False

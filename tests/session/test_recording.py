@@ -276,7 +276,7 @@ def test_a_full_size_recording_is_small_enough(tmp_path):
     """A real attack at 10x5x50: 28 steps of the warm start and 12 of the method, of which every one is kept."""
     client, model = wb.load_dataset("glyphs").client(0), wb.models.femnist_cnn()
     observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=10, batch_size=5))
-    config = wb.AttackConfig.preset("best", "glyphs", warm_start_steps=28, steps=12)
+    config = wb.AttackConfig.preset("warm", "glyphs", warm_start_steps=28, steps=12)
     session = wb.AttackSession(model, observation, config, label_counts=client.label_counts, snapshot_every=1)
     session.run()
     session.record(tmp_path / "run", truth=client)

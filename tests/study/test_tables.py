@@ -109,7 +109,7 @@ def test_best_is_measured_on_the_same_clients(trained):
     best, ours = (entry(plan, "10x5x50", method) for method in ("best", "ours_prior"))
     assert [unit.clients for unit in best.units] == [unit.clients for unit in ours.units]
     assert plan.units == list(best.units), "the paper's methods are shown, and not asked for"
-    assert best.units[0].attack.warm_start_steps > 0
+    assert best.units[0].attack.span_weight > 0
 
 
 def test_label_formulas_share_their_units_and_refined_has_its_own(trained):

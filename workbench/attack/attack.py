@@ -3,7 +3,8 @@
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,11 +14,12 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
-from workbench.attack.confidence import predict_psnr
 from workbench.attack.matching import combine_epochs, match_epochs
-from workbench.attack.objective import Objective, Problem, Steering
+from workbench.attack.objective import Objective, Problem, Steering, update_size
 from workbench.attack.priors import Summary, random_filters
 from workbench.attack.simulate import ServerKnowledge, Simulation, image_labels, planned_phases
+from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals
+from workbench.attack.spectrum import Membership, Spectrum, judge_membership
 from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, adam, init, run
 from workbench.config import AttackConfig
 from workbench.errors import check_count
@@ -63,17 +65,25 @@ class Reconstruction:
             images.
         permutations: [V, N]: ``epochs[e][permutations[e]]`` is in the order of ``images``.
         labels: [N] the class assumed for every image.
+        residuals_of: (images, images to compare their differences with) to span residuals; None where the update has no
+            span.
     """
 
     images: NDArray[np.float32]
     epochs: NDArray[np.float32]
     permutations: NDArray[np.int64]
     labels: NDArray[np.int64]
+    residuals_of: Callable[..., NDArray[np.float32]] | None = field(default=None, repr=False)
+
+    @cached_property
+    def residuals(self) -> NDArray[np.float32] | None:
+        """[N] the span residual of every image at the server's weights, which the loss does not use."""
+        return None if self.residuals_of is None else self.residuals_of(self.images, self.images)
 
     @property
-    def confidence(self) -> NDArray[np.float64]:
-        """[N] the PSNR of every image in dB, predicted without the truth."""
-        return predict_psnr(self.images)
+    def confidence(self) -> NDArray[np.float32] | None:
+        """[N] from 0 to 1: 1 minus the span residual; None where the update has no span to judge images by."""
+        return None if self.residuals is None else np.clip(1 - self.residuals, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +116,60 @@ class Attack:
             consensus=self.config.consensus_weight,
             custom=1.0,
             step_size=self.config.step_size,
+            span=self.config.span_weight,
         )
+
+    @property
+    def model(self) -> Model:
+        return self.phases[0].objective.simulation.model
+
+    @cached_property
+    def _found_span(self) -> Span | str:
+        return find_span(self.model, self.observation)
+
+    @property
+    def spectrum(self) -> Spectrum | str:
+        """What the span of a dense layer's update is worth, or a sentence about why there is none."""
+        return self._found_span if isinstance(self._found_span, str) else self._found_span.spectrum
+
+    @cached_property
+    def _spans(self) -> tuple[SpanArrays, SpanArrays] | None:
+        """The span on the device at two sets of weights; None where it cannot help.
+
+        Half way between the server's and the client's weights it is part of the loss; at the server's it judges the
+        result, because a loss also fits what is wrong.
+        """
+        span = self._found_span
+        if isinstance(span, str) or not span.spectrum.share:
+            return None
+        of_loss, of_result = half_way(self.observation), self.observation.server_weights
+        spans: tuple[SpanArrays, SpanArrays] = self._place(
+            (SpanArrays.of(span, of_loss), SpanArrays.of(span, of_result))
+        )
+        return spans
+
+    def membership(
+        self, state: AttackState, images: NDArray[np.float32], controls: NDArray[np.float32], rate: float
+    ) -> Membership | str:
+        """Whether images [n, H, W, C] in pixel space were the client's, beside controls [k, H, W, C] that were not.
+
+        Returns:
+            The membership, or a sentence about why the update cannot tell.
+        """
+        if self._spans is None:
+            return str(self.spectrum)
+        found = self.reconstruct(state).images
+        judged = np.concatenate([images, controls])
+        residuals = self._residuals(self._spans[0], judged, found)
+        return judge_membership(residuals[: len(images)], residuals[len(images) :], rate)
+
+    def _residuals(
+        self, span: SpanArrays, pixels: NDArray[np.float32], among: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """[n] the span residuals of images in pixel space, relative to how much other images differ."""
+        normalize = self.observation.normalization.normalize
+        images, others = self._place((normalize(pixels), normalize(among)))
+        return np.asarray(span_residuals(self.model, span, images, others))
 
     def start(self) -> AttackState:
         """RandInit: normal noise, and no step made (line 5 of Algorithm 2)."""
@@ -215,10 +278,19 @@ class Attack:
         _, history = self._run(phase, state, steering, 1)
         return float(history.infos.terms.update[0]) if int(history.num_steps) else math.inf
 
+    def has_finite_loss(self, state: AttackState, steering: Steering) -> bool:
+        """Whether the loss of the images and its gradient are finite."""
+        _, history = self._run(self.phases[int(state.phase)], state, steering, 1)
+        return bool(np.isfinite(history.infos.loss[0]) and np.isfinite(history.infos.gradient_norm[0]))
+
     def _run(self, phase: Phase, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, History]:
         # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
         traced = jax.tree.map(np.float32, steering)
-        return run(phase.objective, self.optimizer, phase.problem, state, traced, np.int32(num_steps))
+        problem = phase.problem
+        if max(self.config.span_weight, float(steering.span)) > 0:
+            # Left out of every other attack: it would cost time at a weight of 0, too.
+            problem = replace(problem, span=self._spans and self._spans[0])
+        return run(phase.objective, self.optimizer, problem, state, traced, np.int32(num_steps))
 
     def _has_consensus(self, phase: Phase, steering: Steering) -> bool:
         """Whether there are several epochs, and they are to agree."""
@@ -265,6 +337,7 @@ class Attack:
             epochs=np.concatenate(images, axis=1),
             permutations=np.concatenate(permutations + first_of_client, axis=1),
             labels=np.asarray(labels, np.int64).reshape(-1),
+            residuals_of=self._spans and partial(self._residuals, self._spans[1]),
         )
 
 
@@ -321,6 +394,9 @@ def build_attack(
             update_weight_steps=jnp.float32(config.update_weight_steps),
             step_decay=jnp.float32(config.step_decay ** (1 / config.step_decay_every)),
             first_step=jnp.int32(0),
+            scale=jnp.float32(1),
+            span_schedule=jnp.zeros(3),
+            span=None,
         ),
         device,
     )
@@ -335,7 +411,11 @@ def build_attack(
             config.prior_distance,
             custom.regularizer,
         )
-        problem = replace(shared, first_step=jax.device_put(jnp.int32(first_step), device))
+        size = update_size(objective, observation.gradient_sum)
+        scale = jnp.ones_like(size) if config.weights == "absolute" else size
+        schedule = jnp.stack([size, jnp.float32(config.span_start), jnp.float32(config.span_rise)])
+        changed = jax.device_put((jnp.int32(first_step), scale, schedule), device)
+        problem = replace(shared, **dict(zip(("first_step", "scale", "span_schedule"), changed, strict=True)))
         last_step = None if index == len(planned) - 1 else first_step + steps
         phases.append(Phase(objective, problem, first_step, last_step))
         first_step += steps

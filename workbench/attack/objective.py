@@ -10,9 +10,10 @@ from jax import Array, lax
 
 from workbench.attack.priors import Summary, epoch_prior, pixel_range, total_variation
 from workbench.attack.simulate import ServerKnowledge, Simulation, simulate
+from workbench.attack.span import SpanArrays, span_term
 from workbench.weights import Weights
 
-__all__ = ["Objective", "Problem", "Steering", "Terms", "loss_and_terms", "update_distance"]
+__all__ = ["Objective", "Problem", "Steering", "Terms", "loss_and_terms", "update_distance", "update_size"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Problem:
         update_weight_steps: scalar.
         step_decay: scalar, the factor on the step size with every step.
         first_step: scalar, where the schedules of this phase begin.
+        scale: scalar, the factor on the weights of prior, tv, clip, consensus and the custom term.
+        span_schedule: [3]: the size of the observed update, which the weight of the span is relative to, the share of
+            that weight at the first step, and the steps in which it rises to all of it.
+        span: of a dense layer's update; None leaves the term out.
     """
 
     known: ServerKnowledge
@@ -64,6 +69,9 @@ class Problem:
     update_weight_steps: Array
     step_decay: Array
     first_step: Array
+    scale: Array
+    span_schedule: Array
+    span: SpanArrays | None
 
 
 class Steering(NamedTuple):
@@ -73,6 +81,7 @@ class Steering(NamedTuple):
         update: a factor on the scheduled weight of the update distance.
         prior, tv, clip, consensus, custom: the weights of the other terms.
         step_size: before its decay.
+        span: the weight of the span term, relative to the size of the observed update, once it has risen.
     """
 
     update: Array | float = 1.0
@@ -82,10 +91,14 @@ class Steering(NamedTuple):
     consensus: Array | float = 0.0
     custom: Array | float = 0.0
     step_size: Array | float = 0.1
+    span: Array | float = 0.0
 
 
 class Terms(NamedTuple):
-    """Every term's weighted part in the loss: numbers on the device, or NumPy arrays over several steps."""
+    """Every term's weighted part in the loss: numbers on the device, or NumPy arrays over several steps.
+
+    Files store the terms by position, so new ones go at the end.
+    """
 
     update: Any
     prior: Any
@@ -93,6 +106,7 @@ class Terms(NamedTuple):
     clip: Any
     consensus: Any
     custom: Any
+    span: Any
 
 
 def update_distance(objective: Objective, observed: Weights, simulated: Weights) -> Array:
@@ -117,6 +131,13 @@ def update_distance(objective: Objective, observed: Weights, simulated: Weights)
     return total / objective.simulation.num_variable_batches
 
 
+def update_size(objective: Objective, observed: Weights) -> Array:
+    """The distance of the observed update to none at all: a unit for weights that should fit every client."""
+    if objective.distance == "cosine":
+        return jnp.float32(1)
+    return update_distance(objective, observed, jax.tree.map(jnp.zeros_like, observed))
+
+
 def loss_and_terms(
     objective: Objective, problem: Problem, steering: Steering, step: Array, images: Array, consensus: Array
 ) -> tuple[Array, Terms]:
@@ -131,22 +152,27 @@ def loss_and_terms(
     steps = (step - problem.first_step).astype(problem.update_weight_steps.dtype)
     progress = jnp.minimum(steps / problem.update_weight_steps, 1.0)
     update_weight = steering.update * first * (later / first) ** progress
-    prior = custom = zero
+    prior = custom = span = zero
     if objective.has_prior:
         per_client = lax.map(
             lambda epochs: epoch_prior(epochs, objective.prior, objective.prior_distance, problem.filters), images
         )
-        prior = steering.prior * per_client.mean()
+        prior = steering.prior * problem.scale * per_client.mean()
     if objective.regularizer is not None:
-        custom = steering.custom * objective.regularizer(images)
+        custom = steering.custom * problem.scale * objective.regularizer(images)
+    if problem.span is not None:
+        size, first, rise = problem.span_schedule
+        span_weight = steering.span * problem.span.share * size * first ** (1 - jnp.minimum(steps / rise, 1.0))
+        span = span_weight * span_term(objective.simulation.model, problem.span, images)
     shape = (1,) * (images.ndim - 1) + problem.mean.shape
     pixels = images * problem.std.reshape(shape) + problem.mean.reshape(shape)
     terms = Terms(
         update=update_weight * update_distance(objective, problem.gradient_sum, simulated),
         prior=prior,
-        tv=steering.tv * total_variation(images),
-        clip=steering.clip * pixel_range(pixels),
-        consensus=steering.consensus * ((images - consensus) ** 2).mean(),
+        tv=steering.tv * problem.scale * total_variation(images),
+        clip=steering.clip * problem.scale * pixel_range(pixels),
+        consensus=steering.consensus * problem.scale * ((images - consensus) ** 2).mean(),
         custom=custom,
+        span=span,
     )
     return sum(terms, zero), terms

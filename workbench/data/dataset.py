@@ -226,12 +226,17 @@ class Dataset:
 def check_images_and_labels(
     images: ArrayLike, labels: ArrayLike, num_classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Images as float32 [N, H, W, C] in [0, 1] (uint8 is scaled) and labels as int32 [N] in [0, num_classes)."""
+    """Images as by `check_images`, and labels as int32 [N] in [0, num_classes)."""
     try:
-        pixels = np.asarray(images)
-        classes = np.asarray(labels)
+        pixels, classes = np.asarray(images), np.asarray(labels)
     except ValueError:
         raise DataError("images and labels must be arrays, and all images must have the same shape.") from None
+    checked = check_images(pixels)
+    return checked, check_labels(classes, len(checked), num_classes)
+
+
+def check_images(pixels: NDArray[Any]) -> NDArray[np.float32]:
+    """Images as float32 [N, H, W, C] in [0, 1]; uint8 is scaled."""
     if pixels.ndim != 4:
         raise DataError(f"images have shape {pixels.shape}; expected [N, H, W, C], with C = 1 for grey images.")
     if 0 in pixels.shape:
@@ -248,7 +253,7 @@ def check_images_and_labels(
     low, high = float(pixels.min()), float(pixels.max())
     if low < 0 or high > 1:
         raise DataError(f"images have pixels from {low:g} to {high:g}; float pixels must lie in [0, 1].")
-    return pixels, check_labels(classes, len(pixels), num_classes)
+    return pixels
 
 
 def check_labels(labels: ArrayLike, num_images: int, num_classes: int) -> NDArray[np.int32]:

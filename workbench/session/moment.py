@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workbench.attack import step as engine
 from workbench.attack.attack import Attack
 from workbench.attack.objective import Steering, Terms
 from workbench.attack.step import AttackState, StepInfo
@@ -200,9 +199,7 @@ def _is_usable(attack: Attack, state: AttackState, steering: Steering, *, was_st
         return False
     if not was_stopped:
         return True  # the next step computes the loss of these images
-    phase, traced = attack.phases[int(state.phase)], jax.tree.map(np.float32, steering)
-    _, history = engine.run(phase.objective, attack.optimizer, phase.problem, state, traced, np.int32(1))
-    return bool(np.isfinite(history.infos.loss[0]) and np.isfinite(history.infos.gradient_norm[0]))
+    return attack.has_finite_loss(state, steering)
 
 
 def size_of(state: AttackState) -> int:

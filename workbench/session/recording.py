@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.attack.spectrum import Spectrum
 from workbench.config import AttackConfig
 from workbench.data.dataset import ClientData, Normalization, Truth, eight_bits
 from workbench.errors import CheckpointError, ConfigError, check_choice, check_count, check_kind, check_number, shown
@@ -34,8 +35,9 @@ _MAX_PIXELS = 2**28
 _RENAMED_TERMS = {"own": "custom"}
 _SETTINGS = (
     *("config", "client", "num_steps", "total_steps", "outcome", "seconds_per_step", "device_name"),
-    *("view", "terms", "steps", "threshold", "truth"),
+    *("view", "terms", "steps", "threshold", "truth", "span"),
 )
+_SPAN = ("layer", "rank", "unexplained", "num_images")
 
 
 _SCORED = {"psnr": np.float64, "ssim": np.float64, "order": np.int64}
@@ -59,6 +61,7 @@ class Frame:
         permutations: [V, N]: ``epochs[e][permutations[e]]`` is in the order of ``images``.
         labels: [N] the class assumed for every image.
         score: against the truth, before the images were reduced to 8 bits; None where the truth was not given.
+        residuals: [N] the span residual of every image; None where the update has no span.
     """
 
     step: int
@@ -67,6 +70,7 @@ class Frame:
     permutations: NDArray[np.int64]
     labels: NDArray[np.int64]
     score: Score | None
+    residuals: NDArray[np.float32] | None
 
     @property
     def images(self) -> NDArray[np.float32]:
@@ -97,6 +101,7 @@ class Recording:
         labels: the counts by every label formula.
         view: what the server received, assumed and never saw.
         truth: the clients' data in 8 bits; empty where it was not given.
+        spectrum: what the span of a dense layer's update was worth, or a sentence about why there is none.
     """
 
     config: AttackConfig
@@ -112,6 +117,7 @@ class Recording:
     labels: dict[str, RecordedLabels]
     view: dict[str, dict[str, Any]]
     truth: tuple[ClientData, ...]
+    spectrum: Spectrum | str
 
     def __repr__(self) -> str:
         c, shape = self.client, "x".join(map(str, self.client["image_shape"]))
@@ -176,6 +182,7 @@ class Recording:
             labels={method: RecordedLabels(*found) for method, found in session.formula_labels.items()},
             view=_without_arrays(session.attacker_view()),
             truth=tuple(replace(client, images=_unit(eight_bits(client.images))) for client in known),
+            spectrum=session.spectrum,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -194,6 +201,10 @@ class Recording:
                 f"truth/{index}/images": _pack(eight_bits(client.images)),
                 f"truth/{index}/labels": client.labels,
             }
+        span: dict[str, Any] = {"message": self.spectrum}
+        if isinstance(self.spectrum, Spectrum):
+            span = {name: getattr(self.spectrum, name) for name in _SPAN}
+            tensors["singular_values"] = self.spectrum.singular_values
         settings = {
             "config": asdict(self.config),
             "client": self.client,
@@ -215,6 +226,7 @@ class Recording:
                 }
                 for client in self.truth
             ],
+            "span": span,
         }
         container.write(path, KIND, FORMAT_VERSION, settings, tensors)
 
@@ -259,6 +271,7 @@ def _frame(step: int, found: Any, truth: Truth, has_epochs: bool) -> Frame:
         permutations=found.permutations,
         labels=found.labels,
         score=score(found, truth) if truth else None,
+        residuals=found.residuals,
     )
 
 
@@ -284,10 +297,14 @@ def _pack_frame(frame: Frame) -> Tensors:
         tensors["epochs"] = _pack(frame.epoch_pixels)
     if frame.score is not None:
         tensors |= {name: getattr(frame.score, name) for name in _SCORED}
+    if frame.residuals is not None:
+        tensors["residuals"] = frame.residuals
     return tensors
 
 
 def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
+    # The first version knew no span.
+    settings = {"span": {"message": "This recording was made before spans were."}, **settings}
     container.check_keys(settings, _SETTINGS)
     client = dict(settings["client"])
     container.check_keys(client, OBSERVED)
@@ -320,6 +337,22 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
         labels=_rebuild_labels(tensors, client["num_classes"]),
         view=_rebuild_view(settings["view"]),
         truth=tuple(_rebuild_truth(tensors, i, client, facts) for i, facts in enumerate(settings["truth"])),
+        spectrum=_rebuild_spectrum(tensors, settings["span"]),
+    )
+
+
+def _rebuild_spectrum(tensors: Tensors, span: dict[str, Any]) -> Spectrum | str:
+    if "singular_values" not in tensors:
+        container.check_keys(span, ("message",))
+        return check_kind("message", span["message"], str)
+    container.check_keys(span, _SPAN)
+    values = tensors["singular_values"]
+    return Spectrum(
+        layer=check_kind("layer", span["layer"], str),
+        singular_values=check_array(values, np.float64, (values.size,)),
+        rank=check_count("rank", span["rank"], minimum=0, maximum=values.size),
+        unexplained=check_number("unexplained", span["unexplained"], minimum=0, maximum=1),
+        num_images=check_count("num_images", span["num_images"]),
     )
 
 
@@ -339,6 +372,7 @@ def _rebuild_frame(tensors: Tensors, index: int, step: int, shape: tuple[int, ..
         permutations=permutations,
         labels=check_array(parts["labels"], np.int32, shape[:1]).astype(np.int64),
         score=Score(**scored, threshold=threshold) if scored else None,
+        residuals=check_array(parts["residuals"], np.float32, shape[:1]) if "residuals" in parts else None,
     )
 
 

@@ -17,17 +17,19 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from jax import Array
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from workbench.attack.attack import Custom, Reconstruction
 from workbench.attack.labels import LabelEstimate, estimate_labels
 from workbench.attack.prepare import prepare
 from workbench.attack.priors import Summary
+from workbench.attack.spectrum import Membership, Spectrum
 from workbench.config import LABEL_METHODS, AttackConfig
-from workbench.data.dataset import ClientData
-from workbench.errors import ConfigError, check_choice, check_count, check_kind, check_number, shown
+from workbench.data.dataset import ClientData, check_images
+from workbench.errors import ConfigError, DataError, check_choice, check_count, check_kind, check_number, shown
 from workbench.federated.observation import Observation
 from workbench.files import container
 from workbench.progress import interruptible, progress_bar
@@ -217,6 +219,34 @@ class AttackSession:
                 for method in methods
                 if has_bias or method not in ("bias", "refined")
             }
+
+    @property
+    def spectrum(self) -> Spectrum | str:
+        """What the span of a dense layer's update is worth, or a sentence about why there is none."""
+        return self._attack.spectrum
+
+    def membership(
+        self, images: ArrayLike, controls: ArrayLike | None = None, *, false_positive_rate: float = 0.01
+    ) -> Membership:
+        """Whether pictures were among the client's, by how far they are from the span of its update.
+
+        Args:
+            images: [n, H, W, C] pixels in [0, 1].
+            controls: [k, H, W, C] similar pictures that were certainly not the client's; without them there are
+                residuals but no threshold.
+            false_positive_rate: the share of the controls that may count as the client's.
+        """
+        rate = check_number("false_positive_rate", false_positive_rate, minimum=0, maximum=1)
+        asked = _check_pictures(images, self.observation)
+        others = (
+            np.zeros((0, *asked.shape[1:]), np.float32)
+            if controls is None
+            else _check_pictures(controls, self.observation)
+        )
+        found = self._attack.membership(self._now.state, asked, others, rate)
+        if isinstance(found, str):
+            raise DataError(f"this update cannot tell whose a picture is. {found}")
+        return found
 
     def reconstruction(self, snapshot: Snapshot | None = None) -> Reconstruction:
         """The current images, or those of a snapshot, matched and combined."""
@@ -448,3 +478,11 @@ class AttackSession:
 def _placed(observation: Observation, device: jax.Device) -> Observation:
     server, client = jax.device_put((observation.server_weights, observation.client_weights), device)
     return replace(observation, server_weights=server, client_weights=client)
+
+
+def _check_pictures(pictures: ArrayLike, observation: Observation) -> NDArray[np.float32]:
+    """Pictures as float32 [n, H, W, C] in [0, 1], if the client's have that shape."""
+    checked = check_images(np.asarray(pictures))
+    if checked.shape[1:] != observation.image_shape:
+        raise DataError(f"images have shape {checked.shape}; those of the client are {observation.image_shape}.")
+    return checked

@@ -34,6 +34,7 @@ __all__ = [
     "Layer",
     "Residuals",
     "backward",
+    "dense_inputs",
     "descend",
     "features",
     "forward",
@@ -120,12 +121,20 @@ class Residuals(NamedTuple):
     probabilities: Array  # [M, K]
 
 
+def dense_inputs(layers: tuple[Layer, ...], weights: Weights, images: Array) -> dict[str, Array]:
+    """[M, H, W, C] normalised images to the input [M, i] of every dense layer, from the first to the last."""
+    x, found = images, {}
+    for layer in layers:
+        if layer.is_dense:
+            x = found[layer.name] = x.reshape(len(x), -1)
+        if layer is not layers[-1]:
+            x, _ = layer.activate(layer.outputs(x, weights[layer.name]))
+    return found
+
+
 def features(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:
     """[M, H, W, C] normalised images to [M, i], the input of the last layer."""
-    x = images
-    for layer in layers[:-1]:
-        x, _ = layer.activate(layer.outputs(x, weights[layer.name]))
-    return x.reshape(len(x), -1)
+    return dense_inputs(layers, weights, images)[layers[-1].name]
 
 
 def logits(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:

@@ -32,6 +32,9 @@ class Model:
         init: seed to weights, ``{layer name: {"kernel": ..., "bias": ...}}``.
         apply: (weights, normalised images [M, H, W, C]) to logits [M, K].
         features: (weights, normalised images [M, H, W, C]) to the input of the last layer [M, i].
+        dense_inputs: (weights, normalised images [M, H, W, C]) to ``{layer name: input [M, i]}`` for dense layers whose
+            input depends on one image at a time; the attack reads the span of their updates (`workbench.attack.span`).
+            None leaves the last layer, whose input is ``features``.
         chain: the layers, if the network is a chain of them; gradients then use hand-written code.
         options: the arguments with which `build` recreates this network; None for a custom network.
     """
@@ -43,6 +46,7 @@ class Model:
     init: Callable[..., Weights] = field(repr=False)
     apply: Callable[[Weights, Array], Array] = field(repr=False)
     features: Callable[[Weights, Array], Array] = field(repr=False)
+    dense_inputs: Callable[[Weights, Array], dict[str, Array]] | None = field(default=None, repr=False)
     chain: tuple[Layer, ...] | None = field(default=None, repr=False)
     options: tuple[tuple[str, Any], ...] | None = field(default=None, repr=False)
 
@@ -72,11 +76,20 @@ class Model:
                 "linear with one output for each class."
             )
         images = jnp.zeros((2, *self.image_shape))
-        for name, function, width in (
-            ("apply", self.apply, self.num_classes),
-            ("features", self.features, kernel.shape[0]),
-        ):
-            found = getattr(_result_shape(name, function, weights, images), "shape", None)
+        results = [
+            ("apply", _result_shape("apply", self.apply, weights, images), self.num_classes),
+            ("features", _result_shape("features", self.features, weights, images), kernel.shape[0]),
+        ]
+        if self.dense_inputs is not None:
+            inputs = _result_shape("dense_inputs", self.dense_inputs, weights, images)
+            dense = {layer: arrays["kernel"].shape[0] for layer, arrays in weights.items() if _is_dense(arrays)}
+            if not isinstance(inputs, dict) or not inputs or not set(inputs) <= set(dense):
+                raise ConfigError(
+                    f"dense_inputs = {shown(inputs)} must be {{layer: array}} for some of {tuple(dense)}."
+                )
+            results += [(f"dense_inputs, for {layer},", array, dense[layer]) for layer, array in inputs.items()]
+        for name, result, width in results:
+            found = getattr(result, "shape", None)
             if found != (2, width):
                 raise ConfigError(f"{name} returns shape {found} for 2 images; it must return (2, {width}).")
 
@@ -94,6 +107,11 @@ class Model:
         checked = check_weights(weights, field)
         check_shapes(checked, field, self.shapes, self.name)
         return checked
+
+
+def _is_dense(arrays: dict[str, Any]) -> bool:
+    """Whether these are the arrays of a dense layer."""
+    return "kernel" in arrays and len(arrays["kernel"].shape) == 2
 
 
 def _result_shape(name: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -79,7 +79,7 @@ def test_the_strength_and_the_clip_norm_belong_to_a_defence(controls):
     assert (defence.name, defence.strength, defence.clip_norm) == ("dp_sgd", 0.5, 2.0)
 
 
-@pytest.mark.parametrize("preset", ["demo", "paper", "best"])
+@pytest.mark.parametrize("preset", ["demo", "paper", "warm", "best"])
 @pytest.mark.parametrize("dataset", ["glyphs", "photos"])
 def test_presets_set_all_controls_of_the_attack(controls, preset, dataset):
     controls.fields["dataset"].value = dataset

@@ -23,6 +23,7 @@ from workbench import models
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig, real_twin
 from workbench.data import ClientData, Dataset, load_dataset
 from workbench.errors import ConfigError, DataError, WorkbenchError, check_choice, check_count, shown
+from workbench.settings import settings_of
 from workbench.study.plan.paper import Published
 from workbench.training.model import Model
 from workbench.weights import Weights
@@ -92,8 +93,13 @@ class Unit:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All fields as plain JSON values."""
-        return json.loads(json.dumps(asdict(self)))
+        """All fields as plain JSON values; without settings of later versions at their defaults, so that keys stay."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        for field, kind in (("client", ClientConfig), ("attack", AttackConfig)):
+            for name, known in settings_of(kind).items():
+                if known.since and plain[field] is not None and plain[field][name] == known.default:
+                    del plain[field][name]
+        return plain
 
     @cached_property
     def key(self) -> str:

@@ -34,14 +34,16 @@ TITLES = {
 }
 NUMBERS = tuple(TITLES)
 
-# The paper's five methods, one more, and the project's best settings.
-ALL_METHODS = (*METHODS, "best")
+# The paper's five methods, one more, and the project's presets.
+OURS = ("warm", "best")
+ALL_METHODS = (*METHODS, *OURS)
 # The formulas share one pass through the network; `refined` needs a separate attack.
 FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
 ALL_LABEL_METHODS = (*FORMULAS, "refined")
 # The methods that a preset measures, of those that a table can show.
 _USUAL_METHODS = {
     "paper": (*PAPER_METHODS, *FORMULAS),
+    "warm": ("warm", *ALL_LABEL_METHODS),
     "best": ("best", *ALL_LABEL_METHODS),
     "demo": (*ALL_METHODS, *FORMULAS),
 }
@@ -190,17 +192,17 @@ def _label_task(method: str, cohort: Cohort, options: TableOptions) -> dict[str,
     """What a unit of Table 2 does: all formulas together, or the refined method alone."""
     if method in FORMULAS:
         return {"task": "labels", "label_methods": FORMULAS}
-    attack = AttackConfig.preset("best", cohort.twin, **(options.changes or {}))
+    attack = AttackConfig.preset("warm", cohort.twin, **(options.changes or {}))
     return {"task": "labels", "label_methods": (method,), "attack": attack}
 
 
 def _attack_task(method: str, setting: _Setting, cohort: Cohort, options: TableOptions) -> dict[str, Any]:
     """An attack with the method's settings, changed by the table's line and then by the user."""
     changes, is_demo = dict(setting.changes), options.preset == "demo"
-    if method == "best":
-        # The best settings choose how labels are assigned, so the paper's order does not apply to them.
+    if method in OURS:
+        # These settings choose how labels are assigned, so the paper's order does not apply to them.
         changes.pop("label_order", None)
-        preset = "demo" if is_demo else "best"
+        preset = "demo" if is_demo else method
     else:
         changes = {"method": method, **({"steps": _DEMO_STEPS} if is_demo else {}), **changes}
         preset = "paper"
@@ -254,8 +256,8 @@ def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Sett
 
 def _methods(number: int, options: TableOptions) -> tuple[tuple[str, ...], Sequence[str]]:
     """The methods that a table can show, in order, and those to measure."""
-    if number == 4 and options.preset == "best":
-        raise ConfigError("preset = 'best' fixes the prior, and Table 4 compares priors; use 'paper'.")
+    if number == 4 and options.preset in OURS:
+        raise ConfigError(f"preset = {options.preset!r} fixes the prior, and Table 4 compares priors; use 'paper'.")
     known = {2: ALL_LABEL_METHODS, 4: ("ours_prior",)}.get(number, ALL_METHODS)
     if options.methods is None:
         return known, _USUAL_METHODS[options.preset]

@@ -136,8 +136,10 @@ def _attack(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
         "seconds": round(seconds, 2),
         "psnr": [_finite(value, 3) for value in quality.psnr],
         "ssim": [_finite(value, 4) for value in quality.ssim],
-        # The PSNR that the attacker would predict for each image.
-        "confidence": [_finite(value, 2) for value in found.confidence[quality.order]],
+        # What the attacker can judge each image by; rows before version 0.2 have "confidence", in dB, instead.
+        "residuals": found.residuals
+        if found.residuals is None
+        else [_finite(value, 4) for value in found.residuals[quality.order]],
         "recovered_percent": round(quality.recovered_percent, 4),
         "label_errors": label_errors(truth.label_counts.sum(0), attack.label_counts.sum(0)),
         # Step, seconds, mean PSNR, percent recovered and loss at every score.

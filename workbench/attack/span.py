@@ -1,0 +1,186 @@
+"""The span of a dense layer's update: where every image of the client must lie when it enters that layer.
+
+**Derivation.** A dense layer computes z = W'f + b of its input f. The gradient of its kernel W [i, o] is the sum of the
+outer products f d' over all images and local steps, with d the gradient of the loss at z, and that of its bias is the
+sum of the d. So for any number c, the columns of the stacked update [dW; c db] are linear combinations of the vectors
+[f; c]. Where the d of the images are linearly independent, these columns span all of the vectors: each image of the
+client lies in that space by itself, whatever its batch, its label and the order were. The *span residual* of an image
+is the distance of its [f; c] to the space, relative to how much the images' f differ from one another.
+
+**Conditions.**
+
+- It is exact after one local step, with f at the weights of that step, and approximate after many, because f moves with
+  the weights; weights half way between the server's and the client's are then best.
+- There are at most as many distinct images as the numerical rank of the update, which is at most o.
+- The update is a linear combination of the client's gradients. Noise hides the span, because the noise of one column is
+  not a combination of the other columns: `Spectrum.unexplained` measures that.
+- The input of the layer depends on one image at a time (no batch normalisation before the layer, no dropout).
+
+The bias row c db is what sees an image's contrast: without it t f is in the span with f for every t.
+
+Letters in shapes: A clients, V sets of variables, N images, i inputs and o outputs of the layer, j rows of the stacked
+update (i + 1, or i without a bias), r its rank.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.attack.spectrum import Spectrum
+from workbench.federated.observation import Observation
+from workbench.training.model import Model
+from workbench.weights import Weights
+
+__all__ = ["Span", "SpanArrays", "find_span", "half_way", "span_residuals", "span_term", "update_span"]
+
+# Singular values below this share of the largest one are the rounding of float32 weights.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The span of one dense layer's update.
+
+    Attributes:
+        spectrum: its singular values and what they say.
+        basis: [j, r] orthonormal, float64.
+        bias_scale: c, the size of the kernel's update relative to the bias's; 0 for a layer without a bias.
+    """
+
+    spectrum: Spectrum
+    basis: NDArray[np.float64]
+    bias_scale: float
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class SpanArrays:
+    """What the residual of an image needs on the device: a JAX pytree.
+
+    Attributes:
+        layer: the name of the layer.
+        basis: [j, r].
+        bias_scale: scalar c.
+        weights: at which images enter the layer.
+        share: scalar, the share of its configured weight that the term gets.
+    """
+
+    layer: str = field(metadata={"static": True})
+    basis: Array
+    bias_scale: Array
+    weights: Weights
+    share: Array
+
+    @staticmethod
+    def of(span: Span, weights: Weights) -> "SpanArrays":
+        numbers = (span.basis, span.bias_scale, span.spectrum.share)
+        basis, scale, share = (jnp.asarray(number, jnp.float32) for number in numbers)
+        return SpanArrays(span.spectrum.layer, basis, scale, weights, share)
+
+
+def update_span(layer: str, kernel: ArrayLike, bias: ArrayLike | None, num_images: int) -> Span:
+    """The span of the update of a kernel [i, o], with that of the bias [o] as one more row where there is one.
+
+    >>> inputs, gradients = np.random.default_rng(0).normal(size=(2, 3, 20))
+    >>> spectrum = update_span("Dense_0", inputs.T @ gradients, gradients.sum(0), num_images=3).spectrum
+    >>> spectrum.rank, spectrum.share
+    (3, 1.0)
+    """
+    rows, scale = np.asarray(kernel, np.float64), 0.0
+    if bias is not None and np.any(bias):
+        below = np.asarray(bias, np.float64)
+        scale = float(np.linalg.norm(rows) / np.linalg.norm(below))
+        rows = np.vstack([rows, scale * below])
+    left, values, right = np.linalg.svd(rows, full_matrices=False)
+    is_kept = values > _ROUNDING * values[0]
+    spectrum = Spectrum(layer, values, int(is_kept.sum()), _unexplained(rows, values, right), num_images)
+    return Span(spectrum, left[:, is_kept], scale)
+
+
+def _unexplained(rows: NDArray[np.float64], values: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    """How much of the columns their regression on all other columns leaves, in the mean over their squared sizes.
+
+    Column k leaves 1 / (R'R)^-1_kk, with R the rows. A combination of fewer images than columns leaves nothing; noise
+    stays, because a column has far more rows than there are other columns to fit it with.
+    """
+    squares = (rows**2).sum(0)
+    inverse = (right**2 / np.maximum(values, np.finfo(float).tiny ** 0.25)[:, None] ** 2).sum(0)
+    left_over = np.minimum(1 / inverse, squares)
+    return float(np.sqrt(left_over.sum() / squares.sum()))
+
+
+def find_span(model: Model, observation: Observation) -> Span | str:
+    """The span of the first dense layer that can tell all images apart, or of the one that can tell most of them.
+
+    Returns:
+        The span, or a sentence about why there is none.
+    """
+    gradients, num_images = observation.gradient_sum, observation.num_clients * observation.num_images
+    names = _dense_layers(model)
+    spans = [
+        update_span(name, gradients[name]["kernel"], gradients[name].get("bias"), num_images)
+        for name in names
+        if np.any(gradients[name]["kernel"])
+    ]
+    if not spans:
+        return f"No dense layer of {model.name} has an update, so there is no span to use."
+    return max(spans, key=lambda span: min(span.spectrum.rank, num_images))
+
+
+def _dense_layers(model: Model) -> list[str]:
+    """The layers whose inputs are known, from the input to the output."""
+    if model.dense_inputs is None:
+        return [model.last_layer]
+    shape = jax.eval_shape(
+        model.dense_inputs, jax.eval_shape(partial(model.init, 0)), jnp.zeros((1, *model.image_shape))
+    )
+    return [name for name in model.layer_names if name in shape]
+
+
+def half_way(observation: Observation) -> Weights:
+    """The weights half way between the server's and the client's."""
+    return jax.tree.map(lambda s, c: (s + c) / 2, observation.server_weights, observation.client_weights)
+
+
+def _squared_residuals(model: Model, span: SpanArrays, images: Array) -> tuple[Array, Array]:
+    """[N] squared distances of normalised images [N, H, W, C] to the span, and how much the images differ."""
+    if model.dense_inputs is None:
+        inputs = model.features(span.weights, images)
+    else:
+        inputs = model.dense_inputs(span.weights, images)[span.layer]
+    differences = ((inputs - inputs.mean(0, keepdims=True)) ** 2).sum(1).mean()
+    num_rows = span.basis.shape[0] - inputs.shape[1]
+    below = jnp.broadcast_to(span.bias_scale, (len(inputs), num_rows))
+    rows = jnp.concatenate([inputs, below], axis=1)
+    # The small difference of two large numbers: the weak matrix products of accelerators would lose it.
+    inside = jnp.matmul(rows, span.basis, precision=lax.Precision.HIGHEST)
+    outside = rows - jnp.matmul(inside, span.basis.T, precision=lax.Precision.HIGHEST)
+    return (outside**2).sum(1), differences
+
+
+@partial(jax.jit, static_argnums=0)
+def span_residuals(model: Model, span: SpanArrays, images: Array, among: Array) -> Array:
+    """[n] the span residuals of normalised images [n, H, W, C], relative to how much images [N, H, W, C] differ."""
+    squares, _ = _squared_residuals(model, span, images)
+    _, differences = _squared_residuals(model, span, among)
+    return jnp.sqrt(squares / differences)
+
+
+def span_term(model: Model, span: SpanArrays, images: Array) -> Array:
+    """The mean squared span residual of normalised images [A, V, N, H, W, C].
+
+    The difference that residuals are relative to has no gradient, or the term would push images apart.
+    """
+
+    def of_set(images: Array) -> Array:
+        squares, differences = _squared_residuals(model, span, images)
+        return squares.mean() / lax.stop_gradient(differences)
+
+    sets = images.reshape(-1, *images.shape[2:])
+    # One set after another, recomputed in the backward pass: the activations of all sets would fill the memory.
+    return of_set(sets[0]) if len(sets) == 1 else lax.map(jax.checkpoint(of_set), sets).mean()
