@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering, update_size
 from workbench.attack.priors import Summary, random_filters
-from workbench.attack.simulate import ServerKnowledge, Simulation, image_labels, planned_phases
+from workbench.attack.simulate import ServerKnowledge, Simulation, image_labels, planned_phases, simulate
 from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals
 from workbench.attack.spectrum import Membership, Spectrum, judge_membership
 from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, adam, init, run
@@ -26,6 +26,7 @@ from workbench.errors import check_count
 from workbench.federated.observation import Observation
 from workbench.randomness import named_generator, named_key
 from workbench.training.model import Model
+from workbench.weights import Weights
 
 __all__ = ["Attack", "Custom", "Phase", "Reconstruction", "assign_labels", "build_attack"]
 
@@ -278,6 +279,11 @@ class Attack:
         _, history = self._run(phase, state, steering, 1)
         return float(history.infos.terms.update[0]) if int(history.num_steps) else math.inf
 
+    def simulated_gradient_sum(self, state: AttackState) -> Weights:
+        """What the sum of the client's gradients would be if the images of the state were the client's."""
+        phase = self.phases[int(state.phase)]
+        return _simulate(phase.objective.simulation, phase.problem.known, state.images)
+
     def has_finite_loss(self, state: AttackState, steering: Steering) -> bool:
         """Whether the loss of the images and its gradient are finite."""
         _, history = self._run(self.phases[int(state.phase)], state, steering, 1)
@@ -339,6 +345,9 @@ class Attack:
             labels=np.asarray(labels, np.int64).reshape(-1),
             residuals_of=self._spans and partial(self._residuals, self._spans[1]),
         )
+
+
+_simulate = jax.jit(simulate, static_argnums=0)
 
 
 def assign_labels(counts: NDArray[np.int64], config: AttackConfig, epochs: int, seed: int) -> NDArray[np.int64]:

@@ -31,15 +31,12 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.spectrum import Spectrum
+from workbench.attack.spectrum import ROUNDING, Spectrum
 from workbench.federated.observation import Observation
 from workbench.training.model import Model
 from workbench.weights import Weights
 
 __all__ = ["Span", "SpanArrays", "find_span", "half_way", "span_residuals", "span_term", "update_span"]
-
-# Singular values below this share of the largest one are the rounding of float32 weights.
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +93,10 @@ def update_span(layer: str, kernel: ArrayLike, bias: ArrayLike | None, num_image
         below = np.asarray(bias, np.float64)
         scale = float(np.linalg.norm(rows) / np.linalg.norm(below))
         rows = np.vstack([rows, scale * below])
+    # The column of an output that was never active is zero and says nothing.
+    rows = rows[:, rows.any(0)]
     left, values, right = np.linalg.svd(rows, full_matrices=False)
-    is_kept = values > _ROUNDING * values[0]
+    is_kept = values > ROUNDING * values[0]
     spectrum = Spectrum(layer, values, int(is_kept.sum()), _unexplained(rows, values, right), num_images)
     return Span(spectrum, left[:, is_kept], scale)
 

@@ -9,8 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ImageCount", "Membership", "Spectrum", "judge_membership"]
+__all__ = ["ROUNDING", "ImageCount", "Membership", "Spectrum", "judge_membership"]
 
+# Singular values below this share of the largest one are the rounding of float32 weights.
+ROUNDING = 1e-6
 # Where the weight of the term is halved: a clean update of 100 local steps leaves 0.004 unexplained, one of 500 local
 # steps 0.02, and the weakest noise of the paper's Table 6 leaves 0.1.
 _HALF_WORTH = 0.03
@@ -49,7 +51,7 @@ class Spectrum:
 
     Attributes:
         layer: the name of the layer.
-        singular_values: of the stacked update, the largest first.
+        singular_values: of the stacked update without outputs that were never active, the largest first.
         rank: its numerical rank: how many distinct images its span can tell apart.
         unexplained: how much of an average column of the update the other columns do not explain, from 0 to 1: what
             noise, or too many images, have left of the span.
@@ -71,7 +73,8 @@ class Spectrum:
     @cached_property
     def image_count(self) -> ImageCount:
         """How many distinct images the client has, where the singular values show it."""
-        values = self.singular_values[: self.rank]
+        # What is below the rank is rounding: one value of it marks where the images end.
+        values = np.maximum(self.singular_values[: self.rank + 1], ROUNDING * self.singular_values[0])
         drops = values[:-1] / values[1:]
         if not drops.size:
             return ImageCount(self.rank, 1.0, is_clear=False)
