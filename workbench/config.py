@@ -15,6 +15,7 @@ __all__ = [
     "COMBINATIONS",
     "DEFENCES",
     "DISTANCES",
+    "LABEL_FORMULAS",
     "LABEL_METHODS",
     "LABEL_ORDERS",
     "MATCHINGS",
@@ -35,7 +36,9 @@ DISTANCES = ("layer_weighted_l2", "l2", "cosine")
 WEIGHTS = ("absolute", "relative")
 SUMMARIES = ("mean", "max", "conv+mean", "conv+max")
 PRIOR_DISTANCES = ("l1", "l2")
-LABEL_METHODS = ("interpolated", "geng_server", "geng_client", "bias", "refined", "simulated")
+LABEL_FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
+# The last two run a short attack.
+LABEL_METHODS = (*LABEL_FORMULAS, "refined", "simulated")
 LABEL_ORDERS = ("random", "sorted")
 MATCHINGS = ("images", "labels")
 COMBINATIONS = ("mean", "median")

@@ -130,8 +130,8 @@ def test_the_gradient_of_the_term_is_that_of_finite_differences():
         # What residuals are relative to has no gradient: with a direction that keeps the differences, it needs none.
         direction = jnp.broadcast_to(direction[:, :, :1], direction.shape)
         slope = jnp.vdot(jax.grad(lambda x: span_term(MLP, arrays, x))(images), direction)
-        ahead, behind = (span_term(MLP, arrays, images + sign * 1e-5 * direction) for sign in (1, -1))
-    np.testing.assert_allclose(float(slope), float((ahead - behind) / 2e-5), rtol=1e-6)
+        ahead, behind = (float(span_term(MLP, arrays, images + sign * 1e-5 * direction)) for sign in (1, -1))
+    np.testing.assert_allclose(float(slope), (ahead - behind) / 2e-5, rtol=1e-6)
 
 
 def test_what_noise_leaves_of_the_span_is_measured():

@@ -31,6 +31,7 @@ from workbench.training.model import Model
 from workbench.weights import Weights
 
 __all__ = [
+    "BIAS_METHODS",
     "LabelEstimate",
     "Statistics",
     "dummy_inputs",
@@ -41,6 +42,8 @@ __all__ = [
     "whole_counts",
 ]
 
+# These read the last layer's bias, and some networks have none.
+BIAS_METHODS = ("bias", "refined", "simulated")
 _NUM_DUMMIES = 3000
 # Inputs that pass through the network together: all 3000 at once need gigabytes and fit no cache.
 _TOGETHER = 25
@@ -119,6 +122,11 @@ def estimate_labels(
     """
     check_choice("label method", method, LABEL_METHODS)
     total = observation.num_images * observation.num_clients
+    last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
+    if method in BIAS_METHODS and "bias" not in last:
+        raise ConfigError(
+            f"label method = {method!r} needs a bias in the last layer, which this network does not have."
+        )
     if method == "simulated":
         real = _simulated_counts(model, observation, config or AttackConfig(), seed)
         return LabelEstimate(real, whole_counts(real, total))
@@ -130,7 +138,6 @@ def estimate_labels(
             network_statistics(model, observation.server_weights, inputs),
             network_statistics(model, observation.client_weights, inputs),
         )
-    last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
     real = real_counts(method, total, observation.local_steps, last, *statistics)
     return LabelEstimate(real, whole_counts(real, total))
 
@@ -200,11 +207,7 @@ def real_counts(
     gradients: N * (p_k - dW_k / (O * U)) from the kernel and N * (p_k - db_k / U) from the bias, averaged over the
         steps.
     """
-    if method in ("bias", "refined"):
-        if "bias" not in last_layer:
-            raise ConfigError(
-                f"label method = {method!r} needs a bias in the last layer, which this network does not have."
-            )
+    if method in BIAS_METHODS:
         return num_images * (client.probabilities - last_layer["bias"] / local_steps)
     along = {
         "interpolated": np.arange(local_steps) / local_steps,

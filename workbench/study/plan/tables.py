@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.attack.methods import METHODS
-from workbench.config import LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import LABEL_FORMULAS, LABEL_METHODS, PRESETS, AttackConfig, ClientConfig, DefenceConfig
 from workbench.errors import ConfigError, check_choice, check_count, check_flag, shown
 from workbench.files.reading import reading
 from workbench.files.weights import load_weights
@@ -37,16 +37,15 @@ NUMBERS = tuple(TITLES)
 # The paper's five methods, one more, and the project's presets.
 OURS = ("warm", "best")
 ALL_METHODS = (*METHODS, *OURS)
-# The formulas share one pass through the network; `refined` needs a separate attack.
-FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
-ALL_LABEL_METHODS = (*FORMULAS, "refined")
+# The preset whose short attack each of the other label methods makes; the formulas share one pass through the network.
+_SHORT_ATTACKS = {"refined": "warm", "simulated": "best"}
 # The methods that a preset measures, of those that a table can show.
 _USUAL_METHODS = {
-    "paper": (*PAPER_METHODS, *FORMULAS),
-    "warm": ("warm", *ALL_LABEL_METHODS),
-    "best": ("best", *ALL_LABEL_METHODS),
+    "paper": (*PAPER_METHODS, *LABEL_FORMULAS),
+    "warm": ("warm", *LABEL_METHODS),
+    "best": ("best", *LABEL_METHODS),
     # Of two presets, a quick look shows one.
-    "demo": (*METHODS, "best", *FORMULAS),
+    "demo": (*METHODS, "best", *LABEL_FORMULAS),
 }
 
 ROUNDS = 250
@@ -190,10 +189,10 @@ def _entries(
 
 
 def _label_task(method: str, cohort: Cohort, options: TableOptions) -> dict[str, Any]:
-    """What a unit of Table 2 does: all formulas together, or the refined method alone."""
-    if method in FORMULAS:
-        return {"task": "labels", "label_methods": FORMULAS}
-    attack = AttackConfig.preset("warm", cohort.twin, **(options.changes or {}))
+    """What a unit of Table 2 does: all formulas together, or one of the other methods alone."""
+    if method in LABEL_FORMULAS:
+        return {"task": "labels", "label_methods": LABEL_FORMULAS}
+    attack = AttackConfig.preset(_SHORT_ATTACKS[method], cohort.twin, **(options.changes or {}))
     return {"task": "labels", "label_methods": (method,), "attack": attack}
 
 
@@ -259,7 +258,7 @@ def _methods(number: int, options: TableOptions) -> tuple[tuple[str, ...], Seque
     """The methods that a table can show, in order, and those to measure."""
     if number == 4 and options.preset in OURS:
         raise ConfigError(f"preset = {options.preset!r} fixes the prior, and Table 4 compares priors; use 'paper'.")
-    known = {2: ALL_LABEL_METHODS, 4: ("ours_prior",)}.get(number, ALL_METHODS)
+    known = {2: LABEL_METHODS, 4: ("ours_prior",)}.get(number, ALL_METHODS)
     if options.methods is None:
         return known, _USUAL_METHODS[options.preset]
     if isinstance(options.methods, str) or not options.methods:

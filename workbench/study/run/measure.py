@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from workbench.attack.attack import Reconstruction
 from workbench.attack.labels import Statistics, dummy_inputs, estimate_labels, network_statistics
 from workbench.attack.prepare import prepare
+from workbench.config import LABEL_FORMULAS
 from workbench.data import Truth
 from workbench.data.dataset import eight_bits
 from workbench.errors import DataError
@@ -165,7 +166,7 @@ def _server_statistics(model: Model, seed: int, digest: str | None, files: tuple
 def _labels(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
     observation, _ = _observe(unit, place, model, truth)
     ends = None
-    if set(unit.label_methods) != {"refined"}:
+    if set(unit.label_methods) & set(LABEL_FORMULAS):
         # All clients share the statistics of the server's weights, and all formulas those of the client's.
         ends = (
             _server_statistics(model, unit.seed, unit.weights, place.weights),
