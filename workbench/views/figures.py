@@ -296,7 +296,7 @@ def _draw_residuals(axes: Axes, colours: Theme, residuals: Any, recovered: Array
 def _draw_history(axes: Axes, colours: Theme, history: Mapping[int, ArrayLike]) -> None:
     _style(axes, colours, "Span residuals over the steps", "step", "span residual")
     steps, values = list(history), np.stack([np.asarray(residuals) for residuals in history.values()])
-    for low, high, alpha, name in ((0, 100, 0.2, "all images"), (25, 75, 0.35, "half of the images")):
+    for low, high, alpha, name in ((0, 100, 0.25, "all images"), (25, 75, 0.45, "half of the images")):
         bounds = np.percentile(values, [low, high], axis=1)
         axes.fill_between(steps, *bounds, color=colours.accent, alpha=alpha, linewidth=0, label=name)
     axes.plot(steps, np.median(values, axis=1), color=colours.ink, label="median")

@@ -158,7 +158,8 @@ def _pictures(scene: Scene, title: str) -> str:
     images, quality, truth, confidence = scene.found.images, scene.score, scene.truth, scene.found.confidence
     about = "No image has a confidence; the section on the span says why."
     if confidence is not None:
-        about = "The last number is the confidence: 1 minus the span residual, from 0 to 1."
+        which = "The number below an image, the largest first," if quality is None else "The second number"
+        about = f"{which} is its confidence: 1 minus the span residual, from 0 to 1."
     if quality is None:
         figures = []
         for place, index in enumerate(scene.order(best_first=True)[1], 1):

@@ -188,6 +188,23 @@ def test_residuals_are_coloured_by_what_was_recovered(recording):
     assert legends(draw())[1] == ["5 images"], "without the truth nothing is recovered or not"
 
 
+def test_a_recording_without_truth_shows_its_span(make_panel, finished):
+    recording = wb.Recording.of(finished)
+    tab = choose(make_panel(recording), "Span")
+    for words in (str(recording.spectrum), str(recording.spectrum.image_count), "small span residual"):
+        assert words in texts(tab), f"the caption does not say {words!r}: {texts(tab)}"
+    assert Image.open(io.BytesIO(tab.png)).height > 800, "the residuals over the steps are not in the picture"
+
+
+def test_residuals_that_are_not_finite_are_left_out(recording):
+    # Those of a single image: it differs from no other.
+    frame = replace(recording.reconstruction(), residuals=np.full(5, np.inf, np.float32))
+    scene = replace(scene_at(recording, frame.step, Truth.of(recording.truth)), found=frame)
+    draw, text = scene.span_chart()
+    assert len(draw().axes) == 1, "residuals without a value were drawn"
+    assert "inf" not in text
+
+
 def test_where_there_is_no_span_a_sentence_says_so(make_panel, old_recording):
     panel = make_panel(old_recording)
     tab = choose(panel, "Span")
