@@ -24,7 +24,7 @@ from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-TABS = ("Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view")
+TABS = ("Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Span", "Loss", "Attacker's view")
 FOR_README = {"panel_light.png": "reconstruction_light.png", "panel_dark.png": "epochs_dark.png"}
 
 

@@ -300,3 +300,22 @@ def test_mixtures_of_two_images_have_larger_residuals_than_the_images():
     residuals_of = attack.reconstruct(attack.start()).residuals_of
     own, mixed = (residuals_of(pixels, client.images) for pixels in (good, bad))
     assert own.max() < mixed.min(), f"own images {own}, mixtures of two {mixed}"
+
+
+def test_a_single_image_has_a_finite_residual():
+    client = make_client(num_images=1)
+    session, _ = make_session(client=client, epochs=2, batch_size=1)
+    session.run()
+    assert session.num_steps == 12, f"the attack on one image {session.outcome.value}"
+    assert np.isfinite(session.reconstruction().residuals).all()
+    assert session.membership(client.images).residuals[0] < 1e-3
+
+
+def test_rounding_is_not_counted_as_an_image():
+    """One step on a batch of 20 images: all that is left after them is the rounding of the weights."""
+    client = wb.load_dataset("glyphs").client(0, num_images=20)
+    model = wb.models.mlp(widths=(64,))
+    spectrum = find_span(model, observe(client, model)).spectrum
+    distinct = len(np.unique(client.images.reshape(20, -1), axis=0))
+    assert spectrum.rank == spectrum.image_count.count == distinct, f"{spectrum} {spectrum.image_count}"
+    assert spectrum.image_count.is_clear

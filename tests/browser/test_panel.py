@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 import workbench as wb
 
 ROOT = Path(__file__).parents[2]
-TABS = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view"]
+TABS = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Span", "Loss", "Attacker's view"]
 FIRST_CELL, PANEL_CELL = "import workbench as wb", "wb.AttackPanel()"
 FULL_SIZE = """
 client = wb.load_dataset("glyphs").client(0, num_images=50)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from workbench.attack.spectrum import Spectrum
 from workbench.errors import ConfigError, DataError
 from workbench.session.history import SessionHistory, SteeringEvent
 from workbench.views import render
@@ -239,3 +240,26 @@ def test_pyplot_is_never_imported():
 
     check = "import sys, workbench.views.report; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("num_plots", [1, 2, 3])
+def test_a_span_figure_marks_rank_and_images_and_cuts_nothing_off(theme, num_plots):
+    values = np.array([4.0, 2.0, 1.0, 1e-3, 1e-12, 0.0])
+    spectrum = Spectrum("a_layer_with_a_long_name", values, rank=4, unexplained=0.0, num_images=3)
+    residuals = np.array([0.9, 12345.6, 0.1], np.float32)
+    parts = {"residuals": residuals, "recovered": [False, False, True], "history": {0: residuals, 50: residuals / 2}}
+    options = dict(list(parts.items())[: (num_plots > 1) * 2 + (num_plots > 2)])
+    figure = render.span_figure(spectrum, theme=theme, step=50, **options)
+    drawn, renderer = decoded(render.figure_png(figure)), figure.canvas.get_renderer()
+    assert tuple(drawn[0, 0]) == tuple(bytes.fromhex(render.THEMES[theme].paper[1:])), f"not on {theme} paper"
+    assert len(figure.axes) == num_plots
+    first = figure.axes[0]
+    assert first.get_yscale() == "log"
+    assert first.lines[0].get_ydata().tolist() == [4.0, 2.0, 1.0, 1e-3], "zeros after rounding squeeze the values"
+    marks = {line.get_label(): line.get_xdata()[0] for line in first.lines[1:]}
+    assert marks == {"3 images": 3, "rank 4": 4}
+    for axes in figure.axes:
+        box, page = axes.get_tightbbox(renderer), figure.bbox
+        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= page.x1 + 1 and box.y1 <= page.y1 + 1
+        assert inside, f"{axes.get_title(loc='left')!r} is cut off: {box} in {page}"

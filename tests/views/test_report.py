@@ -18,6 +18,7 @@ SECTIONS = [
     "What the server saw",
     "Label counts, from the weights alone",
     "Truth and reconstruction",
+    "Span of the update",
     "Epochs",
     "Loss",
     "Settings",
@@ -112,6 +113,9 @@ def test_a_report_has_all_its_sections_and_numbers(page, session, client):
     best = [float(value) for value in re.findall(r"(-?[\d.]+) dB", page.text.split("their frame is thick.")[1])]
     assert best == sorted(best, reverse=True)
     assert len(best) == 5
+    confidence = session.reconstruction().confidence[quality.order[np.argsort(-quality.psnr)]]
+    found = re.findall(r"[\d.]+ dB ([\d.]+)", page.text.split("their frame is thick.")[1])
+    assert found == [f"{value:.2f}" for value in confidence], "the confidences are missing or another image's"
 
 
 def test_the_purpose_is_said_once(page):
@@ -124,6 +128,27 @@ def test_without_truth_nothing_is_compared_and_without_a_command_python_is_shown
     assert "Reconstruction" in page.headings
     assert "recovered %" not in page.text
     assert "truth" not in page.text.lower()
+
+
+def test_without_truth_images_have_their_confidence_best_first_and_the_span_is_shown(session):
+    page = check(report_html(session))
+    values = page.text.split("from 0 to 1.")[1].split("Span of the update")[0].split()
+    expected = [f"{value:.2f}" for value in sorted(session.reconstruction().confidence, reverse=True)]
+    assert values == expected, "every image has its confidence, the largest first"
+    text = page.text.split("Span of the update")[1]
+    for words in (str(session.spectrum), str(session.spectrum.image_count), "small span residual", "Step 12"):
+        assert words in text, f"the section does not say {words!r}"
+
+
+def test_where_the_span_cannot_help_the_report_says_why(client):
+    model = wb.models.mlp(widths=(1,))
+    seen = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=1, batch_size=5))
+    attack = wb.AttackSession(model, seen, wb.AttackConfig(steps=1))
+    assert attack.reconstruction().confidence is None, "this span helps, so the test checks nothing"
+    page = check(report_html(attack))
+    assert "No image has a confidence" in page.text
+    assert "too many images for its span to help" in page.text
+    assert sum(attributes.get("alt", "").startswith("Reconstruction ") for _, attributes in page.tags) == 5
 
 
 def test_several_methods_share_what_is_the_same(session, model, observation, client):

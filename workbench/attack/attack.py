@@ -19,7 +19,7 @@ from workbench.attack.objective import Objective, Problem, Steering, update_size
 from workbench.attack.priors import Summary, random_filters
 from workbench.attack.simulate import ServerKnowledge, Simulation, image_labels, planned_phases, simulate
 from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals
-from workbench.attack.spectrum import Membership, Spectrum, judge_membership
+from workbench.attack.spectrum import Membership, Spectrum, confidence_of, judge_membership
 from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, adam, init, run
 from workbench.config import AttackConfig
 from workbench.errors import check_count
@@ -84,7 +84,7 @@ class Reconstruction:
     @property
     def confidence(self) -> NDArray[np.float32] | None:
         """[N] from 0 to 1: 1 minus the span residual; None where the update has no span to judge images by."""
-        return None if self.residuals is None else np.clip(1 - self.residuals, 0, 1)
+        return confidence_of(self.residuals)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,8 +80,17 @@ class SpanArrays:
         return SpanArrays(span.spectrum.layer, basis, scale, weights, share)
 
 
-def update_span(layer: str, kernel: ArrayLike, bias: ArrayLike | None, num_images: int) -> Span:
+def update_span(
+    layer: str, kernel: ArrayLike, bias: ArrayLike | None, num_images: int, *, rounding: float = 0.0
+) -> Span:
     """The span of the update of a kernel [i, o], with that of the bias [o] as one more row where there is one.
+
+    Args:
+        layer: the name of the layer.
+        kernel: its kernel's update.
+        bias: its bias's update; None for a layer without one.
+        num_images: how many images should lie in the span.
+        rounding: the standard deviation of the update's rounding errors.
 
     >>> inputs, gradients = np.random.default_rng(0).normal(size=(2, 3, 20))
     >>> spectrum = update_span("Dense_0", inputs.T @ gradients, gradients.sum(0), num_images=3).spectrum
@@ -96,7 +105,8 @@ def update_span(layer: str, kernel: ArrayLike, bias: ArrayLike | None, num_image
     # The column of an output that was never active is zero and says nothing.
     rows = rows[:, rows.any(0)]
     left, values, right = np.linalg.svd(rows, full_matrices=False)
-    is_kept = values > ROUNDING * values[0]
+    # The largest singular value of random errors is about their size times (sqrt(rows) + sqrt(columns)).
+    is_kept = values > max(ROUNDING * values[0], rounding * sum(np.sqrt(rows.shape)))
     spectrum = Spectrum(layer, values, int(is_kept.sum()), _unexplained(rows, values, right), num_images)
     return Span(spectrum, left[:, is_kept], scale)
 
@@ -119,13 +129,15 @@ def find_span(model: Model, observation: Observation) -> Span | str:
     Returns:
         The span, or a sentence about why there is none.
     """
-    gradients, num_images = observation.gradient_sum, observation.num_clients * observation.num_images
-    names = _dense_layers(model)
-    spans = [
-        update_span(name, gradients[name]["kernel"], gradients[name].get("bias"), num_images)
-        for name in names
-        if np.any(gradients[name]["kernel"])
-    ]
+    num_images = observation.num_clients * observation.num_images
+    spans = []
+    for name in _dense_layers(model):
+        weights, update = observation.server_weights[name]["kernel"], observation.gradient_sum[name]
+        # Every local step rounds the weights; the update is their difference divided by the learning rate.
+        size = float(np.sqrt((np.asarray(weights, np.float64) ** 2).mean()))
+        rounding = 2**-24 * size * np.sqrt(observation.local_steps) / observation.learning_rate
+        if np.any(update["kernel"]):
+            spans.append(update_span(name, update["kernel"], update.get("bias"), num_images, rounding=rounding))
     if not spans:
         return f"No dense layer of {model.name} has an update, so there is no span to use."
     return max(spans, key=lambda span: min(span.spectrum.rank, num_images))
@@ -152,7 +164,9 @@ def _squared_residuals(model: Model, span: SpanArrays, images: Array) -> tuple[A
         inputs = model.features(span.weights, images)
     else:
         inputs = model.dense_inputs(span.weights, images)[span.layer]
-    differences = ((inputs - inputs.mean(0, keepdims=True)) ** 2).sum(1).mean()
+    # A single image differs from nothing: it is compared with none at all.
+    centre = inputs.mean(0, keepdims=True) if len(inputs) > 1 else jnp.zeros_like(inputs)
+    differences = ((inputs - centre) ** 2).sum(1).mean()
     num_rows = span.basis.shape[0] - inputs.shape[1]
     below = jnp.broadcast_to(span.bias_scale, (len(inputs), num_rows))
     rows = jnp.concatenate([inputs, below], axis=1)

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ROUNDING", "ImageCount", "Membership", "Spectrum", "judge_membership"]
+__all__ = ["ROUNDING", "ImageCount", "Membership", "Spectrum", "confidence_of", "judge_membership"]
 
-# Singular values below this share of the largest one are the rounding of float32 weights.
+# Singular values below this share of the largest one are rounding.
 ROUNDING = 1e-6
 # Where the weight of the term is halved: a clean update of 100 local steps leaves 0.004 unexplained, one of 500 local
 # steps 0.02, and the weakest noise of the paper's Table 6 leaves 0.1.
@@ -89,6 +89,15 @@ class Spectrum:
         if not self.share:
             return f"{known}, but {noise}: noise hides its span, and the attack goes on without it."
         return f"{known}; {noise}, so a span term has {self.share:.0%} of its weight."
+
+
+def confidence_of(residuals: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    """[N] from 0 to 1: 1 minus the span residual; None where the update has no span to judge images by.
+
+    >>> confidence_of(np.array([0.25, 3.0]))
+    array([0.75, 0.  ])
+    """
+    return None if residuals is None else np.clip(1 - residuals, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)

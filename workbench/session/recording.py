@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.attack.spectrum import Spectrum
+from workbench.attack.spectrum import Spectrum, confidence_of
 from workbench.config import AttackConfig
 from workbench.data.dataset import ClientData, Normalization, Truth, eight_bits
 from workbench.errors import CheckpointError, ConfigError, check_choice, check_count, check_kind, check_number, shown
@@ -81,6 +81,11 @@ class Frame:
     def epochs(self) -> NDArray[np.float32] | None:
         """[V, N, H, W, C] in [0, 1]."""
         return None if self.epoch_pixels is None else _unit(self.epoch_pixels)
+
+    @property
+    def confidence(self) -> NDArray[np.float32] | None:
+        """[N] from 0 to 1, as in `Reconstruction`."""
+        return confidence_of(self.residuals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +309,7 @@ def _pack_frame(frame: Frame) -> Tensors:
 
 def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
     # The first version knew no span.
-    settings = {"span": {"message": "This recording was made before spans were."}, **settings}
+    settings = {"span": {"message": "This recording is of a version that did not compute spans."}, **settings}
     container.check_keys(settings, _SETTINGS)
     client = dict(settings["client"])
     container.check_keys(client, OBSERVED)

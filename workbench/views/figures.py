@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from workbench.attack.spectrum import Spectrum
 from workbench.config import label_of
 from workbench.errors import ConfigError, DataError, check_choice
 from workbench.metrics import label_errors
@@ -31,6 +32,7 @@ __all__ = [
     "lines_figure",
     "loss_figure",
     "matching_figure",
+    "span_figure",
     "theme_named",
 ]
 
@@ -227,6 +229,81 @@ def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int 
     return figure
 
 
+def span_figure(
+    spectrum: Spectrum,
+    residuals: ArrayLike | None = None,
+    recovered: ArrayLike | None = None,
+    history: Mapping[int, ArrayLike] | None = None,
+    *,
+    step: int = 0,
+    theme: str = "light",
+) -> Figure:
+    """The singular values of an update, the span residual of every image, and the residuals over the steps.
+
+    Args:
+        spectrum: of the update.
+        residuals: [N] of the images; None leaves them out.
+        recovered: [N] which images are recovered; None if not known.
+        history: step to [N] residuals; without at least two steps there is no curve.
+        step: the one that ``residuals`` are of, which is marked in the curve.
+        theme: ``light`` or ``dark``.
+    """
+    colours, moments = theme_named(theme), history or {}
+    layout = "v" if residuals is None else "vr" if len(moments) < 2 else "vr\nss"
+    figure = Figure(figsize=(7.5, 3.3 * len(layout.split())), layout="constrained", facecolor=colours.paper)
+    plots = figure.subplot_mosaic(layout)
+    _draw_values(plots["v"], colours, spectrum)
+    if residuals is not None:
+        _draw_residuals(plots["r"], colours, np.asarray(residuals), recovered)
+    if "s" in plots:
+        _draw_history(plots["s"], colours, moments)
+        plots["s"].axvline(step, color=colours.lines[2], linewidth=1, linestyle=":", label=f"step {step}, shown above")
+    for axes in plots.values():
+        # Below the plot, where it hides nothing.
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(0, -0.2), ncols=4, fontsize=8, frameon=False, labelcolor=colours.ink
+        )
+    return figure
+
+
+def _draw_values(axes: Axes, colours: Theme, spectrum: Spectrum) -> None:
+    _style(axes, colours, "Singular values of the update", "number, the largest first", "size (logarithmic)")
+    # Smaller ones are zeros after rounding, and would squeeze the others together.
+    values = spectrum.singular_values[spectrum.singular_values > 1e-8 * spectrum.singular_values[0]]
+    axes.set_yscale("log")
+    axes.plot(np.arange(1, len(values) + 1), values, "o", markersize=3, color=colours.ink, zorder=3)
+    axes.axvline(spectrum.num_images, color=colours.lines[2], linewidth=2.5, label=f"{spectrum.num_images} images")
+    axes.axvline(spectrum.rank, color=colours.accent, linewidth=1.5, linestyle="--", label=f"rank {spectrum.rank}")
+
+
+def _draw_residuals(axes: Axes, colours: Theme, residuals: Any, recovered: ArrayLike | None) -> None:
+    _style(axes, colours, "Span residual of every image", "image, the smallest residual first", "span residual")
+    order, places = residuals.argsort(), np.arange(1, len(residuals) + 1)
+    groups = {"images": (np.ones(len(residuals), bool), "o", colours.accent)}
+    if recovered is not None:
+        is_recovered = np.asarray(recovered)[order]
+        groups = {
+            "recovered": (is_recovered, "o", colours.accent),
+            "not recovered": (~is_recovered, "x", colours.lines[2]),
+        }
+    for name, (shown, mark, colour) in groups.items():
+        label = f"{shown.sum()} {name}"
+        axes.plot(places[shown], residuals[order][shown], mark, markersize=4, color=colour, label=label)
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _draw_history(axes: Axes, colours: Theme, history: Mapping[int, ArrayLike]) -> None:
+    _style(axes, colours, "Span residuals over the steps", "step", "span residual")
+    steps, values = list(history), np.stack([np.asarray(residuals) for residuals in history.values()])
+    for low, high, alpha, name in ((0, 100, 0.25, "all images"), (25, 75, 0.45, "half of the images")):
+        bounds = np.percentile(values, [low, high], axis=1)
+        axes.fill_between(steps, *bounds, color=colours.accent, alpha=alpha, linewidth=0, label=name)
+    axes.plot(steps, np.median(values, axis=1), color=colours.ink, label="median")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -> Figure:
     """Quality against the number of epochs combined.
 
@@ -357,13 +434,17 @@ def _themed_axes(
     colours = theme_named(theme)
     figure = Figure(figsize=size, layout="constrained", facecolor=colours.paper)
     plots = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axes in plots:
-        axes.set(facecolor=colours.paper, axisbelow=True)
-        axes.grid(visible=True, axis=grid, color=colours.faint, linewidth=0.5, alpha=0.5)
-        axes.tick_params(which="both", colors=colours.ink)
-        axes.spines[:].set_color(colours.faint)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_ylabel(y, color=colours.ink)
-    plots[0].set_title(title, color=colours.ink, loc="left", fontsize=11)
-    plots[-1].set_xlabel(x, color=colours.ink)
+    for index, axes in enumerate(plots):
+        _style(axes, colours, "" if index else title, x if index == rows - 1 else "", y, grid)
     return colours, figure, *plots
+
+
+def _style(axes: Axes, colours: Theme, title: str, x: str, y: str, grid: Literal["both", "x", "y"] = "y") -> None:
+    axes.set(facecolor=colours.paper, axisbelow=True)
+    axes.grid(visible=True, axis=grid, color=colours.faint, linewidth=0.5, alpha=0.5)
+    axes.tick_params(which="both", colors=colours.ink)
+    axes.spines[:].set_color(colours.faint)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, color=colours.ink, loc="left", fontsize=11)
+    axes.set_xlabel(x, color=colours.ink)
+    axes.set_ylabel(y, color=colours.ink)

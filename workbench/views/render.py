@@ -24,6 +24,7 @@ from workbench.views.figures import (
     label_figure,
     loss_figure,
     matching_figure,
+    span_figure,
     theme_named,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "loss_figure",
     "matching_figure",
     "picture",
+    "span_figure",
 ]
 
 _MILLISECONDS = 120  # for which each frame of an animation is shown

@@ -81,7 +81,8 @@ def report_html(
     ]
     for scene in scenes:
         title = f": {scene.source.config.method}" if len(scenes) > 1 else ""
-        parts += [_pictures(scene, title), _epochs(scene, title), _loss(scene, title), _settings(scene, title)]
+        parts += [_pictures(scene, title), _span(scene, title), _epochs(scene, title)]
+        parts += [_loss(scene, title), _settings(scene, title)]
     parts.append(_reproduction(sessions, command))
     light, dark = _palette("light", note="#57606a"), _palette("dark", note="#a7b0ba")
     return _PAGE.format(light=light, dark=dark, style=_STYLE, body="\n".join(parts))
@@ -154,10 +155,17 @@ def _labels(scene: Scene) -> str:
 
 
 def _pictures(scene: Scene, title: str) -> str:
-    images, quality, truth = scene.found.images, scene.score, scene.truth
+    images, quality, truth, confidence = scene.found.images, scene.score, scene.truth, scene.found.confidence
+    about = "No image has a confidence; the section on the span says why."
+    if confidence is not None:
+        which = "The number below an image, the largest first," if quality is None else "The second number"
+        about = f"{which} is its confidence: 1 minus the span residual, from 0 to 1."
     if quality is None:
-        figures = [_figure({f"Reconstruction {number}": image}, f"{number}") for number, image in enumerate(images, 1)]
-        return _section(f"Reconstruction{title}", f"<div class='grid'>{''.join(figures)}</div>")
+        figures = []
+        for place, index in enumerate(scene.order(best_first=True)[1], 1):
+            value = f"{place}" if confidence is None else f"{confidence[index]:.2f}"
+            figures.append(_figure({f"Reconstruction {place}": images[index]}, value))
+        return _section(f"Reconstruction{title}", f"<p>{about}</p><div class='grid'>{''.join(figures)}</div>")
     names, true_images = [truth.class_names[label] for label in truth.labels], truth.images
     recovered = quality.psnr > quality.threshold
     figures = []
@@ -167,10 +175,11 @@ def _pictures(scene: Scene, title: str) -> str:
             f"True image of class {names[true]}": true_images[true],
             f"Its reconstruction, PSNR {value}": images[found],
         }
+        value += "" if confidence is None else f"<br>{confidence[found]:.2f}"
         figures.append(_figure(pair, value, " class='recovered'" if recovered[true] else ""))
     summary = (
         f"<p>The true image above, its reconstruction below, best first. {recovered.sum()} of {len(recovered)} are "
-        f"above {quality.threshold:g} dB; their frame is thick.</p>"
+        f"above {quality.threshold:g} dB; their frame is thick. {about}</p>"
     )
     return _section(f"Truth and reconstruction{title}", f"{summary}<div class='grid'>{''.join(figures)}</div>")
 
@@ -180,9 +189,10 @@ def _epochs(scene: Scene, title: str) -> str:
     if epochs is None:
         return _section(f"Epochs{title}", "<p>This method has one set of images for all epochs: nothing to match.</p>")
     shown = scene.order(best_first=True)[1][:_MOST_COLUMNS]
+    first = "best" if scene.score is not None else "first" if found.confidence is None else "most confident"
     summary = (
         f"One row for each of the {len(epochs)} epochs, aligned by the matching, and one for their combination: "
-        f"the {len(shown)} {'best images' if scene.score is not None else 'first images'}."
+        f"the {len(shown)} {first} images."
     )
     sheet = _themed(
         lambda theme: render.epochs_sheet(
@@ -197,6 +207,11 @@ def _epochs(scene: Scene, title: str) -> str:
         summary,
     )
     return _section(f"Epochs{title}", f"<p>{summary}</p>{sheet}")
+
+
+def _span(scene: Scene, title: str) -> str:
+    draw, text = scene.span_chart()
+    return _section(f"Span of the update{title}", f"<p>{escape(text)}</p>" if draw is None else _chart(draw, text))
 
 
 def _loss(scene: Scene, title: str) -> str:

@@ -19,6 +19,13 @@ from workbench.views import render
 
 __all__ = ["Scene", "scene_at"]
 
+# A session matches the epochs of every moment again, which takes up to a tenth of a second each.
+_MOST_MOMENTS = 24
+_READING = (
+    "An image with a small span residual lies in the span of the update and is probably a true image, or a mixture of "
+    "true images; noise and wrong images have a large one. The confidence is 1 minus the residual."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Scene:
@@ -52,12 +59,14 @@ class Scene:
         return None if self.score is None else self.truth.images[np.argsort(self.score.order)]
 
     def order(self, *, best_first: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[N] the true images as they are shown, and [N] the reconstruction that is matched to each."""
+        """[N] the true images as they are shown, and [N] the reconstruction that is matched to each.
+
+        Best is the largest PSNR, or the largest confidence where there is no score.
+        """
         in_order = np.arange(len(self.found.images))
-        if self.score is None:
-            return in_order, in_order
-        true = np.argsort(-self.score.psnr, kind="stable") if best_first else in_order
-        return true, self.score.order[true]
+        quality = None if not best_first else self.found.confidence if self.score is None else self.score.psnr
+        shown = in_order if quality is None else np.argsort(-quality, kind="stable")
+        return shown, shown if self.score is None else self.score.order[shown]
 
     def label_chart(self) -> tuple[Callable[..., Figure], str]:
         """A function that draws the label counts by every method, and a text that describes them."""
@@ -69,6 +78,32 @@ class Scene:
         wrong = ", ".join(f"{name} {label_errors(true, found):g}" for name, found in counts.items())
         text = f"Wrong labels of {true.sum()}: {wrong}."
         return partial(render.label_figure, counts, true, self.truth.class_names), text
+
+    def span_chart(self, *, is_live: bool = False) -> tuple[Callable[..., Figure] | None, str]:
+        """A function that draws the spectrum and the span residuals, None without a spectrum; and a text about them.
+
+        Args:
+            is_live: whether there is no time to compute the residuals of a session's earlier moments, because this is
+                drawn again and again. A recording has them.
+        """
+        spectrum, residuals = self.source.spectrum, self.found.residuals
+        if isinstance(spectrum, str):
+            return None, spectrum
+        text = f"{spectrum} {spectrum.image_count}"
+        # A single image differs from no other, which the residuals are relative to.
+        if residuals is None or not np.isfinite(residuals).all():
+            return partial(render.span_figure, spectrum), text
+        recovered = None if self.score is None else (self.score.psnr > self.score.threshold)[self.score.order.argsort()]
+        history = {} if is_live and isinstance(self.source, AttackSession) else self._residual_history()
+        text = f"Step {self.step}: median span residual {np.median(residuals):.2f}. {text} {_READING}"
+        return partial(render.span_figure, spectrum, residuals, recovered, history, step=self.step), text
+
+    def _residual_history(self) -> dict[int, NDArray[np.float32]]:
+        """The residuals at kept moments, the last one always among them."""
+        kept = sorted({*self.source.history.snapshot_steps, self.source.num_steps})
+        shown = reversed(kept[:: -max(1, -(-len(kept) // _MOST_MOMENTS))])
+        found = {step: self.source.reconstruction_at(step).residuals for step in shown}
+        return {at: of for at, of in found.items() if of is not None and np.isfinite(of).all()}
 
     def loss_chart(self) -> tuple[Callable[..., Figure], str]:
         """A function that draws the whole history, whatever moment this is, and a text that describes it."""

@@ -1,16 +1,21 @@
 """Tabs, timeline, files, recordings and comparison, without a browser."""
 
 import io
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import workbench as wb
+from workbench.data import Truth
+from workbench.metrics import Score
 from workbench.views.panel import ComparePanel
+from workbench.views.panel.tabs import ReconstructionTab, SpanTab
 from workbench.views.scene import scene_at
 
-TITLES = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Loss", "Attacker's view"]
+TITLES = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Span", "Loss", "Attacker's view"]
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +29,11 @@ def finished(make_session):
 @pytest.fixture(scope="module")
 def recording(finished, client):
     return wb.Recording.of(finished, client)
+
+
+@pytest.fixture(scope="module")
+def old_recording():
+    return wb.replay(Path(__file__).parents[2] / "files" / "attack.recording")
 
 
 @pytest.fixture
@@ -51,6 +61,7 @@ def texts(tab):
         ("Matching", "the assignment of epoch 2"),
         ("Averaging", "all 2 combined"),
         ("Labels", "Wrong labels of 5"),
+        ("Span", "Step 30: median span residual"),
         ("Loss", "at step 30. Nothing was steered"),
     ],
 )
@@ -84,19 +95,121 @@ def test_the_truth_can_be_hidden(shown):
     assert tab.png != with_truth
     assert "as the attacker sees them" in texts(tab)
     assert "dB" not in texts(tab) + tab.large.caption.value
-    assert "predicted without the truth" in texts(tab)
+    assert "the confidence, which needs no truth" in texts(tab)
 
 
-def test_without_the_truth_images_are_sorted_by_their_predicted_quality(shown, finished):
-    tab = choose(shown, "Reconstruction")
+@pytest.fixture
+def sheets(monkeypatch):
+    """The images and captions of every sheet that is drawn, which draws a plain picture instead."""
+    drawn = []
+    png = io.BytesIO()
+    Image.new("RGB", (120, 10)).save(png, "PNG")
+
+    def sheet(images, captions=(), **_):
+        drawn.append((images, list(captions)))
+        return png.getvalue()
+
+    monkeypatch.setattr("workbench.views.render.contact_sheet", sheet)
+    return drawn
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_without_the_truth_images_are_sorted_by_their_confidence(
+    finished, recording, client, sheets, is_recorded, is_known
+):
+    truth = Truth.of(client if is_known else None)
+    scene = replace(scene_at(recording if is_recorded else finished, 30, truth), truth=truth)
+    if not is_known:
+        scene = replace(scene, score=None)
+    tab, confidence = ReconstructionTab(lambda: None), finished.reconstruction().confidence
     tab.truth.value = False
-    assert shown.wait(60)
-    confidence = finished.reconstruction().confidence
-    best_first = tab.png
-    tab.sort.value = "in order"
-    assert shown.wait(60)
-    is_sorted = (np.diff(confidence) <= 0).all()
-    assert (tab.png == best_first) == is_sorted, f"the order does not follow the confidence {confidence}"
+    best = np.argsort(-confidence, kind="stable")
+    assert (best != np.arange(5)).any(), "the images are in the order of their confidence: this test cannot fail"
+    for sort, order in (("best first", best), ("in order", np.arange(5))):
+        tab.sort.value = sort
+        sheets.clear()
+        tab.draw(scene, 1)
+        images, captions = sheets[0]
+        classes = [client.class_names[label] if is_known else f"class {label}" for label in scene.found.labels[order]]
+        expected = [f"{name}: {value:.2f}" for name, value in zip(classes, confidence[order], strict=True)]
+        assert captions == expected, f"{sort}: other classes or confidences, or another order"
+        assert np.array_equal(images, scene.found.images[order]), f"{sort}: the images are not those of the captions"
+
+
+def test_where_there_is_no_confidence_only_the_class_is_shown_and_why(old_recording, sheets):
+    tab, scene = ReconstructionTab(lambda: None), scene_at(old_recording, 8, Truth.of(old_recording.truth))
+    tab.truth.value = False
+    tab.draw(scene, 1)
+    expected = [scene.truth.class_names[label] for label in scene.found.labels]
+    assert sheets[0][1] == expected, "without a confidence, images have their class, in their own order"
+    assert old_recording.spectrum in texts(tab), f"the caption does not say why: {texts(tab)}"
+
+
+def legends(figure):
+    return [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+
+
+def test_the_span_of_a_session_is_shown_without_computing_earlier_moments(finished, client, monkeypatch):
+    scene = scene_at(finished, 30, Truth.of(client))
+    monkeypatch.setattr(wb.AttackSession, "reconstruction_at", lambda *_: pytest.fail("an earlier moment was computed"))
+    draw, text = scene.span_chart(is_live=True)
+    spectrum = finished.spectrum
+    for words in (str(spectrum), str(spectrum.image_count), "small span residual", "Step 30"):
+        assert words in text, f"the text does not say {words!r}: {text}"
+    assert len(draw().axes) == 2, "a session in a panel shows its singular values and residuals"
+
+
+def test_the_span_of_a_recording_is_shown_with_its_residuals_over_the_steps(recording):
+    scene = scene_at(recording, recording.frames[2].step, Truth.of(recording.truth))
+    draw, text = scene.span_chart(is_live=True)
+    assert legends(draw())[2] == ["all images", "half of the images", "median", f"step {scene.step}, shown above"]
+    curve = draw().axes[2].lines[0]
+    assert list(curve.get_xdata()) == [frame.step for frame in recording.frames], "a recorded moment is missing"
+    np.testing.assert_allclose(curve.get_ydata(), [np.median(frame.residuals) for frame in recording.frames])
+    assert f"Step {scene.step}: median span residual {np.median(scene.found.residuals):.2f}" in text
+    tab = SpanTab(lambda: None)
+    tab.draw(scene, 1)
+    assert Image.open(io.BytesIO(tab.png)).height > 800, "the residuals over the steps are not in the picture"
+
+
+def test_residuals_are_coloured_by_what_was_recovered(recording):
+    frame, order = recording.reconstruction(), np.array([3, 0, 4, 1, 2])
+    psnr, residuals = np.array([30.0, 5.0, 31.0, 6.0, 7.0]), np.array([0.5, 0.4, 0.3, 0.1, 0.2], np.float32)
+    quality = Score(psnr, np.ones(5), order, threshold=20.0)
+    scene = scene_at(recording, frame.step, Truth.of(recording.truth))
+    draw, _ = replace(scene, found=replace(frame, residuals=residuals), score=quality).span_chart()
+    figure = draw()
+    assert legends(figure)[1] == ["2 recovered", "3 not recovered"]
+    good, bad = (line.get_ydata().tolist() for line in figure.axes[1].lines)
+    assert good == residuals[[3, 4]].tolist(), "reconstructions 3 and 4 are matched to the recovered true images"
+    assert bad == residuals[[2, 1, 0]].tolist()
+    draw, _ = replace(scene, score=None).span_chart()
+    assert legends(draw())[1] == ["5 images"], "without the truth nothing is recovered or not"
+
+
+def test_a_recording_without_truth_shows_its_span(make_panel, finished):
+    recording = wb.Recording.of(finished)
+    tab = choose(make_panel(recording), "Span")
+    for words in (str(recording.spectrum), str(recording.spectrum.image_count), "small span residual"):
+        assert words in texts(tab), f"the caption does not say {words!r}: {texts(tab)}"
+    assert Image.open(io.BytesIO(tab.png)).height > 800, "the residuals over the steps are not in the picture"
+
+
+def test_residuals_that_are_not_finite_are_left_out(recording):
+    # Those of a single image: it differs from no other.
+    frame = replace(recording.reconstruction(), residuals=np.full(5, np.inf, np.float32))
+    scene = replace(scene_at(recording, frame.step, Truth.of(recording.truth)), found=frame)
+    draw, text = scene.span_chart()
+    assert len(draw().axes) == 1, "residuals without a value were drawn"
+    assert "inf" not in text
+
+
+def test_where_there_is_no_span_a_sentence_says_so(make_panel, old_recording):
+    panel = make_panel(old_recording)
+    tab = choose(panel, "Span")
+    assert texts(tab) == old_recording.spectrum
+    assert tab.png is None, "a picture without a spectrum"
 
 
 def test_an_image_can_be_seen_large_and_the_order_be_chosen(shown):

@@ -259,7 +259,9 @@ def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> 
     can_be_off = known.above is None or is_factor
     value = 1.0 if is_factor else known.default
     options = _stops([0.0] * can_be_off + stops + [float(f"1e{high}"), value])
-    return widgets.SelectionSlider(options=options, value=value, continuous_update=False, **look)
+    # Without its label, a slider that begins at the first of its stops has none.
+    [(label, _)] = _stops([value])
+    return widgets.SelectionSlider(options=options, value=value, label=label, continuous_update=False, **look)
 
 
 def _stops(values: Iterable[float]) -> list[tuple[str, float]]:

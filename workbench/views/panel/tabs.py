@@ -1,6 +1,7 @@
-"""Seven tabs that draw one moment of an attack, on the painter's thread."""
+"""Eight tabs that draw one moment of an attack, on the painter's thread."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -10,7 +11,6 @@ import traitlets
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from workbench.attack.confidence import predict_psnr
 from workbench.attack.matching import psnr_matrix
 from workbench.metrics import averaging_curves
 from workbench.views import render
@@ -122,7 +122,7 @@ class ReconstructionTab(Tab):
         self.sort = widgets.Dropdown(
             options=["best first", "in order"],
             description="Sort",
-            tooltip="By PSNR, predicted where the truth is not shown; or in the order of the images",
+            tooltip="By PSNR, or by confidence where the truth is not shown; or in the order of the images",
             layout=narrow,
             style=style,
         )
@@ -141,10 +141,9 @@ class ReconstructionTab(Tab):
     def draw(self, scene: Scene, density: int) -> None:
         """Show the scene."""
         _enable(self.truth, "" if scene.truth else "The truth is not known.", "Without it, you see what a server sees")
-        is_best_first = self.sort.value == "best first"
-        true, order = scene.order(best_first=is_best_first)
-        self.image.max = len(order)
         score = scene.score if self.truth.value else None
+        true, order = replace(scene, score=score).order(best_first=self.sort.value == "best first")
+        self.image.max = len(order)
         if score is not None:
             truth, images, psnr = scene.truth.images[true], scene.found.images[order], score.psnr[true]
             num_recovered = (psnr > score.threshold).sum()
@@ -155,18 +154,18 @@ class ReconstructionTab(Tab):
                 f"{score.threshold:g} dB, mean {psnr.mean():.1f} dB.",
             )
         else:
-            expected = predict_psnr(scene.found.images)
-            order = np.argsort(-expected, kind="stable") if is_best_first else np.arange(len(expected))
-            classes = [
+            names = [
                 scene.truth.class_names[label] if scene.truth else f"class {label}"
                 for label in scene.found.labels[order]
             ]
-            names = [f"{name} ~{psnr:.0f} dB" for name, psnr in zip(classes, expected[order], strict=True)]
+            confidence, judged = scene.found.confidence, f". {scene.source.spectrum}"
+            if confidence is not None:
+                names = [f"{name}: {value:.2f}" for name, value in zip(names, confidence[order], strict=True)]
+                judged = ", and the confidence, which needs no truth: 1 minus the span residual, from 0 to 1."
             self.show_sheet(
                 lambda **look: render.contact_sheet(scene.found.images[order], names, **look),
                 density,
-                f"Step {scene.step}. {len(order)} reconstructions as the attacker sees them: the assumed class, "
-                "and the quality predicted without the truth.",
+                f"Step {scene.step}. {len(order)} reconstructions as the attacker sees them: the assumed class{judged}",
             )
         place = self.image.value - 1
         self._draw_large(scene, place, order[place], None if score is None else true[place], density)
@@ -296,6 +295,18 @@ class LabelsTab(Tab):
             self.show_figure(*scene.label_chart())
 
 
+class SpanTab(Tab):
+    """The singular values of the update, and how far every image is from its span."""
+
+    def draw(self, scene: Scene, density: int) -> None:
+        """Show the scene."""
+        draw, text = scene.span_chart(is_live=True)
+        if draw is None:
+            self.show_text(text)
+        else:
+            self.show_figure(draw, text)
+
+
 class LossTab(Tab):
     """Every term over the steps."""
 
@@ -324,6 +335,7 @@ TABS: dict[str, type[Tab]] = {
     "Matching": MatchingTab,
     "Averaging": AveragingTab,
     "Labels": LabelsTab,
+    "Span": SpanTab,
     "Loss": LossTab,
     "Attacker's view": AttackerTab,
 }
