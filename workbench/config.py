@@ -342,6 +342,15 @@ class AttackConfig:
     span_rise: int = setting(
         100, "Span rise", "Steps in which the span's weight rises.", minimum=1, is_detail=True, since="0.2"
     )
+    restart_every: int = setting(
+        0,
+        "Restart every",
+        "Steps after which images that show the same picture as one with another label, or that lie outside the span, "
+        "start again from noise; 0 never restarts any. For methods with one set of images.",
+        minimum=0,
+        is_detail=True,
+        since="0.2",
+    )
     weights: str = setting(
         "absolute",
         "Weights",

@@ -424,7 +424,9 @@ def test_the_whole_loss_of_every_method(network, settings):
     step = problem.first_step + steps_into_phase
 
     def ours(images):
-        return loss_and_terms(objective, problem, STEERING, step, images, consensus)
+        return loss_and_terms(
+            objective, problem, STEERING, step, images, consensus, jnp.zeros(images.shape[:3], jnp.int32)
+        )
 
     def right(images):
         return reference_loss(objective, problem, STEERING, steps_into_phase / 20, images, consensus)

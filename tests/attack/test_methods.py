@@ -30,6 +30,12 @@ def observe(client, epochs, batch_size, **settings):
     return wb.client_update_with_secrets(MODEL, MODEL.init(3), client, config, seed=5)
 
 
+def loss_at(objective, problem, steering, images):
+    """The loss and its terms before the first step."""
+    started = jnp.zeros(images.shape[:3], jnp.int32)
+    return loss_and_terms(objective, problem, steering, jnp.int32(0), images, jnp.zeros_like(images), started)
+
+
 def value_and_gradient(attack, images):
     """Of the update distance alone: the prior differs by design."""
     phase = attack.phases[-1]
@@ -37,7 +43,7 @@ def value_and_gradient(attack, images):
     steering = jax.tree.map(np.float32, steering)
 
     def loss(images):
-        return loss_and_terms(phase.objective, phase.problem, steering, jnp.int32(0), images, jnp.zeros_like(images))[0]
+        return loss_at(phase.objective, phase.problem, steering, images)[0]
 
     return jax.jit(jax.value_and_grad(loss))(images)
 
@@ -75,9 +81,7 @@ def true_distance(attack, images):
 
     @jax.jit
     def distance(problem):
-        return loss_and_terms(phase.objective, problem, steering, jnp.int32(0), images, jnp.zeros_like(images))[
-            1
-        ].update
+        return loss_at(phase.objective, problem, steering, images)[1].update
 
     return float(distance(phase.problem)) / float(distance(nothing))
 

@@ -127,10 +127,11 @@ def test_the_gradient_of_the_term_is_that_of_finite_differences():
         arrays = SpanArrays("Dense_0", jnp.asarray(span.basis), jnp.asarray(span.bias_scale), weights, jnp.ones(()))
         rng = np.random.default_rng(0)
         images, direction = (jnp.asarray(rng.normal(size=(1, 2, 6, 6, 6, 1))) for _ in range(2))
+        shares = jnp.asarray(rng.random((1, 2, 6)))
         # What residuals are relative to has no gradient: with a direction that keeps the differences, it needs none.
         direction = jnp.broadcast_to(direction[:, :, :1], direction.shape)
-        slope = jnp.vdot(jax.grad(lambda x: span_term(MLP, arrays, x))(images), direction)
-        ahead, behind = (float(span_term(MLP, arrays, images + sign * 1e-5 * direction)) for sign in (1, -1))
+        slope = jnp.vdot(jax.grad(lambda x: span_term(MLP, arrays, x, shares))(images), direction)
+        ahead, behind = (float(span_term(MLP, arrays, images + sign * 1e-5 * direction, shares)) for sign in (1, -1))
     np.testing.assert_allclose(float(slope), (ahead - behind) / 2e-5, rtol=1e-6)
 
 

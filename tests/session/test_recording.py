@@ -45,8 +45,9 @@ def test_a_recording_is_read_as_it_was_written(session, client, played):
             ({**vars(frame), "score": vars(frame.score)}, frame.images, frame.epochs) for frame in recorded.frames
         ]
         truth = [vars(one) for one in recorded.truth]
-        rest = {name: value for name, value in vars(recorded).items() if name not in ("history", "frames", "truth")}
-        return history, frames, truth, rest, recorded.attacker_view()
+        apart = ("history", "frames", "truth", "spectrum")
+        rest = {name: value for name, value in vars(recorded).items() if name not in apart}
+        return history, frames, truth, vars(recorded.spectrum), rest, recorded.attacker_view()
 
     np.testing.assert_equal(parts(played), parts(kept))
     assert repr(played) == repr(kept)
@@ -251,14 +252,15 @@ def test_a_full_size_recording_of_noise_is_small_enough(make_session, tmp_path):
             permutations=np.stack([chance.permutation(50) for _ in range(10)]),
             labels=data.labels,
             score=Score(chance.normal(size=50), chance.normal(size=50), chance.permutation(50), threshold=20.0),
+            residuals=chance.normal(size=50).astype(np.float32),
         )
         for step in range(40)
     )
-    columns = chance.normal(size=(9, 39)).astype(np.float32)
+    columns = chance.normal(size=(10, 39)).astype(np.float32)
     history = recording.SessionHistory(
         columns[0],
-        dict(zip(template.history.terms, columns[1:7], strict=True)),
-        *columns[7:],
+        dict(zip(template.history.terms, columns[1:8], strict=True)),
+        *columns[8:],
         steering=(),
         snapshot_steps=tuple(range(40)),
     )

@@ -18,7 +18,7 @@ from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering, update_size
 from workbench.attack.priors import Summary, random_filters
 from workbench.attack.simulate import ServerKnowledge, Simulation, image_labels, planned_phases, simulate
-from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals
+from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals, wrong_images
 from workbench.attack.spectrum import Membership, Spectrum, confidence_of, judge_membership
 from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, adam, init, run
 from workbench.config import AttackConfig
@@ -259,6 +259,8 @@ class Attack:
             starts = [self._init(images, at, index) for images in (self._warmed(state, phase), noise)]
             # After very many local steps the surrogate can be worse than noise.
             state = min(starts, key=lambda start: self._update_term(phase, start, steering))
+        if self._restarts(phase, steering) and at > phase.first_step and self._is_restart(phase, at):
+            state = self._restarted(state, phase)
         since = at - phase.first_step - self.config.consensus_start
         if self._has_consensus(phase, steering) and since >= 0 and since % self.config.consensus_every == 0:
             state = state._replace(
@@ -302,11 +304,43 @@ class Attack:
         """Whether there are several epochs, and they are to agree."""
         return float(steering.consensus) > 0 and phase.objective.simulation.num_variable_epochs > 1
 
+    def _restarts(self, phase: Phase, steering: Steering) -> bool:
+        """Whether images of this phase may start again."""
+        uses_span = max(self.config.span_weight, float(steering.span)) > 0 and self._spans is not None
+        return bool(self.config.restart_every) and uses_span and phase.objective.simulation.num_variable_epochs == 1
+
+    def _is_restart(self, phase: Phase, at: int) -> bool:
+        """Whether images may start again at this step: an image needs as many steps as its span weight rises in."""
+        is_time = (at - phase.first_step) % self.config.restart_every == 0
+        return is_time and at + self.config.span_rise <= self.total_steps
+
+    def _restarted(self, state: AttackState, phase: Phase) -> AttackState:
+        """With noise in place of images that cannot be right.
+
+        Each image of the client lies in the span, so an image that has found one of them stays there, although another
+        image found it too. Two images with different labels that show the same picture cannot both be right, and one
+        that is further from the span than the others has found none.
+        """
+        assert self._spans is not None
+        labels = self._image_labels(phase)
+        is_wrong = np.stack(
+            [wrong_images(self.model, self._spans[1], *one) for one in zip(state.images[:, 0], labels, strict=True)]
+        )[:, None]
+        mask = self._place(is_wrong)[..., None, None, None]
+        noise = self._noise(phase, f"attack/restart {int(state.step)}")
+        optimizer = jax.tree.map(
+            lambda leaf: jnp.where(mask, 0, leaf) if leaf.shape == state.images.shape else leaf, state.optimizer
+        )
+        started = jnp.where(self._place(is_wrong), state.step, state.started)
+        return state._replace(images=jnp.where(mask, noise, state.images), optimizer=optimizer, started=started)
+
     def _next_event(self, phase: Phase, at: int, steering: Steering) -> int:
         """The next step number at which the phase changes or the epochs are matched, or where a run must end."""
         ahead = [at + HISTORY_LENGTH]
         if phase.last_step is not None:
             ahead.append(phase.last_step)
+        if self._restarts(phase, steering):
+            ahead.append(at + self.config.restart_every - (at - phase.first_step) % self.config.restart_every)
         if self._has_consensus(phase, steering):
             first, every = phase.first_step + self.config.consensus_start, self.config.consensus_every
             ahead.append(max(first, at + every - (at - first) % every))
@@ -329,20 +363,24 @@ class Attack:
         labels = np.asarray(self.phases[int(state.phase)].problem.known.labels)[:, : pixels.shape[1]]
         return pixels, np.stack([match_epochs(*client) for client in zip(pixels, labels, strict=True)])
 
+    def _image_labels(self, phase: Phase) -> NDArray[np.int64]:
+        """[A, N] the class assumed for every image, of the first epoch where epochs have separate ones."""
+        known, is_separate = phase.problem.known, phase.objective.simulation.method.is_separate
+        labels = known.labels[:, 0] if is_separate else jax.vmap(image_labels)(known.labels, known.order)
+        return np.asarray(labels, np.int64)
+
     def reconstruct(self, state: AttackState) -> Reconstruction:
         """MatchEpoch: match the epochs' reconstructions and combine them (line 12 of Algorithm 2, Appendix A)."""
         images, permutations = self._match(state)
         num_clients, _, num_images = permutations.shape
         first_of_client = num_images * np.arange(num_clients)[:, None, None]
-        phase = self.phases[int(state.phase)]
-        known, is_separate = phase.problem.known, phase.objective.simulation.method.is_separate
-        labels = known.labels[:, 0] if is_separate else jax.vmap(image_labels)(known.labels, known.order)
+        labels = self._image_labels(self.phases[int(state.phase)])
         combined = [combine_epochs(*client, self.config.combine) for client in zip(images, permutations, strict=True)]
         return Reconstruction(
             images=np.concatenate(combined),
             epochs=np.concatenate(images, axis=1),
             permutations=np.concatenate(permutations + first_of_client, axis=1),
-            labels=np.asarray(labels, np.int64).reshape(-1),
+            labels=labels.reshape(-1),
             residuals_of=self._spans and partial(self._residuals, self._spans[1]),
         )
 

@@ -139,12 +139,19 @@ def update_size(objective: Objective, observed: Weights) -> Array:
 
 
 def loss_and_terms(
-    objective: Objective, problem: Problem, steering: Steering, step: Array, images: Array, consensus: Array
+    objective: Objective,
+    problem: Problem,
+    steering: Steering,
+    step: Array,
+    images: Array,
+    consensus: Array,
+    started: Array,
 ) -> tuple[Array, Terms]:
     """The loss of normalised images [A, V, N, H, W, C] at a step, and its terms (line 9 of Algorithm 2).
 
     Args:
         consensus: [A, V, N, H, W, C] what the consensus term pulls the images towards.
+        started: [A, V, N] the step from which the span weight of every image rises.
     """
     zero = jnp.float32(0)
     simulated = simulate(objective.simulation, problem.known, images)
@@ -162,8 +169,9 @@ def loss_and_terms(
         custom = steering.custom * problem.scale * objective.regularizer(images)
     if problem.span is not None:
         size, first, rise = problem.span_schedule
-        span_weight = steering.span * problem.span.share * size * first ** (1 - jnp.minimum(steps / rise, 1.0))
-        span = span_weight * span_term(objective.simulation.model, problem.span, images)
+        shares = first ** (1 - jnp.minimum((step - started).astype(rise.dtype) / rise, 1.0))
+        span_weight = steering.span * problem.span.share * size
+        span = span_weight * span_term(objective.simulation.model, problem.span, images, shares)
     shape = (1,) * (images.ndim - 1) + problem.mean.shape
     pixels = images * problem.std.reshape(shape) + problem.mean.reshape(shape)
     terms = Terms(

@@ -36,7 +36,22 @@ from workbench.federated.observation import Observation
 from workbench.training.model import Model
 from workbench.weights import Weights
 
-__all__ = ["Span", "SpanArrays", "find_span", "half_way", "span_residuals", "span_term", "update_span"]
+__all__ = [
+    "Span",
+    "SpanArrays",
+    "find_span",
+    "half_way",
+    "mutual_distances",
+    "span_residuals",
+    "span_term",
+    "update_span",
+    "wrong_images",
+]
+
+# Two images that differ by less than this share of the usual difference show the same picture.
+_SAME_PICTURE = 0.3
+# An image whose residual is this many times the median has found none of the client's.
+_OUTSIDE = 1.6
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +173,8 @@ def half_way(observation: Observation) -> Weights:
     return jax.tree.map(lambda s, c: (s + c) / 2, observation.server_weights, observation.client_weights)
 
 
-def _squared_residuals(model: Model, span: SpanArrays, images: Array) -> tuple[Array, Array]:
-    """[N] squared distances of normalised images [N, H, W, C] to the span, and how much the images differ."""
+def _layer_inputs(model: Model, span: SpanArrays, images: Array) -> tuple[Array, Array]:
+    """[N, i] what enters the layer for normalised images [N, H, W, C], and the mean square by which they differ."""
     if model.dense_inputs is None:
         inputs = model.features(span.weights, images)
     else:
@@ -167,6 +182,12 @@ def _squared_residuals(model: Model, span: SpanArrays, images: Array) -> tuple[A
     # A single image differs from nothing: it is compared with none at all.
     centre = inputs.mean(0, keepdims=True) if len(inputs) > 1 else jnp.zeros_like(inputs)
     differences = ((inputs - centre) ** 2).sum(1).mean()
+    return inputs, differences
+
+
+def _squared_residuals(model: Model, span: SpanArrays, images: Array) -> tuple[Array, Array]:
+    """[N] squared distances of normalised images [N, H, W, C] to the span, and the mean square by which they differ."""
+    inputs, differences = _layer_inputs(model, span, images)
     num_rows = span.basis.shape[0] - inputs.shape[1]
     below = jnp.broadcast_to(span.bias_scale, (len(inputs), num_rows))
     rows = jnp.concatenate([inputs, below], axis=1)
@@ -184,16 +205,36 @@ def span_residuals(model: Model, span: SpanArrays, images: Array, among: Array) 
     return jnp.sqrt(squares / differences)
 
 
-def span_term(model: Model, span: SpanArrays, images: Array) -> Array:
-    """The mean squared span residual of normalised images [A, V, N, H, W, C].
+def span_term(model: Model, span: SpanArrays, images: Array, shares: Array) -> Array:
+    """The mean squared span residual of normalised images [A, V, N, H, W, C], weighted by shares [A, V, N].
 
     The difference that residuals are relative to has no gradient, or the term would push images apart.
     """
 
-    def of_set(images: Array) -> Array:
+    def of_set(one: tuple[Array, Array]) -> Array:
+        images, shares = one
         squares, differences = _squared_residuals(model, span, images)
-        return squares.mean() / lax.stop_gradient(differences)
+        return (shares * squares).mean() / lax.stop_gradient(differences)
 
-    sets = images.reshape(-1, *images.shape[2:])
+    sets = images.reshape(-1, *images.shape[2:]), shares.reshape(-1, shares.shape[-1])
     # One set after another, recomputed in the backward pass: the activations of all sets would fill the memory.
-    return of_set(sets[0]) if len(sets) == 1 else lax.map(jax.checkpoint(of_set), sets).mean()
+    if len(sets[0]) == 1:
+        return of_set((sets[0][0], sets[1][0]))
+    return lax.map(jax.checkpoint(of_set), sets).mean()
+
+
+@partial(jax.jit, static_argnums=0)
+def mutual_distances(model: Model, span: SpanArrays, images: Array) -> Array:
+    """[N, N] how far the inputs of the layer are apart for every two of the images [N, H, W, C], as residuals are."""
+    inputs, differences = _layer_inputs(model, span, images)
+    squares = (inputs**2).sum(1)
+    products = jnp.matmul(inputs, inputs.T, precision=lax.Precision.HIGHEST)
+    return jnp.sqrt(jnp.maximum(squares[:, None] + squares[None] - 2 * products, 0) / differences)
+
+
+def wrong_images(model: Model, span: SpanArrays, images: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[N] which normalised images [N, H, W, C] cannot be right: two labels for one picture, or outside the span."""
+    residuals = np.asarray(span_residuals(model, span, images, images))
+    apart = np.asarray(mutual_distances(model, span, images))
+    is_double = (apart < _SAME_PICTURE) & (labels[:, None] != labels[None])
+    return is_double.any(1) | (residuals > _OUTSIDE * np.median(residuals))

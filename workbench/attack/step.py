@@ -47,6 +47,7 @@ class AttackState(NamedTuple):
         phase: the index of the phase that the images belong to.
         consensus: [A, V, N, H, W, C] what the consensus term pulls towards; the images themselves while it is off.
         has_consensus: 1.0 once there is one, 0.0 before.
+        started: [A, V, N] the step at which every image started from noise: its span weight rises from there.
     """
 
     images: Array
@@ -55,6 +56,7 @@ class AttackState(NamedTuple):
     phase: Array
     consensus: Array
     has_consensus: Array
+    started: Array
 
 
 class StepInfo(NamedTuple):
@@ -82,7 +84,13 @@ _Carry = tuple[AttackState, StepInfo, Array, Array]
 def init(images: Array, optimizer: optax.GradientTransformation = _ADAM, step: int = 0, phase: int = 0) -> AttackState:
     """The state before the first step of a phase, from the images to start with."""
     return AttackState(
-        images, optimizer.init(images), jnp.int32(step), jnp.int32(phase), jnp.zeros_like(images), jnp.float32(0)
+        images=images,
+        optimizer=optimizer.init(images),
+        step=jnp.int32(step),
+        phase=jnp.int32(phase),
+        consensus=jnp.zeros_like(images),
+        has_consensus=jnp.float32(0),
+        started=jnp.full(images.shape[:3], step, jnp.int32),
     )
 
 
@@ -97,7 +105,7 @@ def step(
     """One optimisation step."""
     steering = steering._replace(consensus=steering.consensus * state.has_consensus)
     (loss, terms), gradient = jax.value_and_grad(loss_and_terms, argnums=4, has_aux=True)(
-        objective, problem, steering, state.step, state.images, state.consensus
+        objective, problem, steering, state.step, state.images, state.consensus, state.started
     )
     step_size = steering.step_size * problem.step_decay ** (state.step - problem.first_step).astype(jnp.float32)
     # Optax mixes number types (0.9 ** step), which a session with strict promotion would refuse.

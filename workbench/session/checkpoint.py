@@ -147,6 +147,9 @@ class Checkpoint:
         images = self.state[0]
         template = jax.eval_shape(lambda: engine.init(jnp.zeros(images.shape), attack.optimizer))
         leaves, tree = jax.tree.flatten(template)
+        if len(self.state) == len(leaves) - 1:
+            # The first version could not start images again: all of them started at the beginning.
+            return replace(self, state=(*self.state, np.zeros(images.shape[:3], np.int32))).attack_state(attack)
         if [(leaf.shape, leaf.dtype) for leaf in leaves] != [(leaf.shape, leaf.dtype) for leaf in self.state]:
             raise CheckpointError("it does not hold a state of this attack: another optimiser, or a damaged file.")
         state: AttackState = jax.tree.unflatten(tree, self.state)
