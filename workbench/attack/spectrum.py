@@ -18,6 +18,8 @@ _HALF_WORTH = 0.03
 _LEAST_SHARE = 1e-3
 # The singular values after the last image are drift: after one epoch about a thousand times smaller.
 _CLEAR_DROP = 20.0
+# Rounding of float32 weights leaves about 1e-7 of the largest singular value; outputs that never fire leave nothing.
+_NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,17 @@ class Spectrum:
     @cached_property
     def image_count(self) -> ImageCount:
         """How many distinct images the client has, where the singular values show it."""
-        values = self.singular_values[: self.rank]
+        # After one epoch the rank is the count, so its drop is the one after the rank. After several epochs of a layer
+        # whose input moves with the weights there is such a drop after epochs times images, which is no count.
+        values = self.singular_values[: self.num_images + 1]
+        values = values[values > _NOTHING * values[0]]
         drops = values[:-1] / values[1:]
         if not drops.size:
             return ImageCount(self.rank, 1.0, is_clear=False)
         last = int(drops.argmax())
-        return ImageCount(last + 1, float(drops[last]), bool(drops[last] >= _CLEAR_DROP))
+        # A layer with no more outputs than images has no singular value after the last image.
+        is_clear = len(values) > self.num_images and drops[last] >= _CLEAR_DROP
+        return ImageCount(last + 1, float(drops[last]), bool(is_clear))
 
     def __str__(self) -> str:
         known = f"The update of {self.layer} has rank {self.rank} for {self.num_images} images"
