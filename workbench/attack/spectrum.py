@@ -73,13 +73,17 @@ class Spectrum:
     @cached_property
     def image_count(self) -> ImageCount:
         """How many distinct images the client has, where the singular values show it."""
-        # What is below the rank is rounding: one value of it marks where the images end.
-        values = np.maximum(self.singular_values[: self.rank + 1], ROUNDING * self.singular_values[0])
+        # What is below the rank is rounding: one value of it marks where the images end. After several epochs there can
+        # be such a drop after epochs times images, which is no count.
+        values = self.singular_values[: min(self.rank, self.num_images) + 1]
+        values = np.maximum(values, ROUNDING * values[0])
         drops = values[:-1] / values[1:]
         if not drops.size:
             return ImageCount(self.rank, 1.0, is_clear=False)
         last = int(drops.argmax())
-        return ImageCount(last + 1, float(drops[last]), bool(drops[last] >= _CLEAR_DROP))
+        # A layer with no more outputs than images has no singular value after the last image.
+        is_clear = len(self.singular_values) > self.num_images and drops[last] >= _CLEAR_DROP
+        return ImageCount(last + 1, float(drops[last]), bool(is_clear))
 
     def __str__(self) -> str:
         known = f"The update of {self.layer} has rank {self.rank} for {self.num_images} images"
@@ -88,7 +92,7 @@ class Spectrum:
         noise = f"{self.unexplained:.1%} of a column is not explained by the others"
         if not self.share:
             return f"{known}, but {noise}: noise hides its span, and the attack goes on without it."
-        return f"{known}; {noise}, so a span term has {self.share:.0%} of its weight."
+        return f"{known}; {noise}, so a span term has {self.share:.1%} of its weight."
 
 
 def confidence_of(residuals: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
