@@ -66,6 +66,18 @@ def speed() -> None:
         print("  PyTorch is not installed: pip install -e '.[bench]' -c constraints.txt")
 
 
+def span() -> None:
+    print("One step with and without the span term, seconds")
+    for label, setting in SETTINGS.items():
+        best = in_turn(["shared", "shared_span", "ours", "ours_span"], setting, rounds=3)
+        costs = [
+            f"{what} {best[name]['seconds']:.3f}, with it {best[f'{name}_span']['seconds']:.3f} "
+            f"({100 * (best[f'{name}_span']['seconds'] / best[name]['seconds'] - 1):+.0f} %)"
+            for what, name in (("shared", "shared"), ("separate epochs", "ours"))
+        ]
+        print(f"  {label}: {'; '.join(costs)}", flush=True)
+
+
 def straightforward() -> None:
     setting = SETTINGS["FEMNIST 10x5x50"]
     peer, own = measure("straightforward", *setting, repeats=3), measure("ours", *setting)
@@ -141,6 +153,7 @@ def session() -> None:
 
 PARTS = {
     "speed": speed,
+    "span": span,
     "memory": memory,
     "compilation": compilation,
     "many": many,

@@ -20,7 +20,15 @@ from jax import Array, lax
 from benchmarks.work import Work, make_work
 from workbench.attack import step as engine
 
-OURS = ("ours", "ours_xla", "ours_low_memory")
+OURS = {
+    "ours": {},
+    "ours_xla": {},
+    "ours_low_memory": {"low_memory": True},
+    "ours_span": {"span_weight": 1.0},
+    "shared": {"method": "shared"},
+    "shared_span": {"method": "shared", "span_weight": 1.0},
+}
+"""Our contenders, and the attack settings of each."""
 
 
 def ours(work: Work) -> Callable[[], float]:
@@ -28,9 +36,10 @@ def ours(work: Work) -> Callable[[], float]:
     phase = attack.phases[-1]
     carried = [attack.start()]
     steering = jax.tree.map(np.float32, attack.steering)
+    problem = attack.problem_of(phase, attack.steering)
 
     def step() -> float:
-        carried[0], info = engine.step(phase.objective, attack.optimizer, phase.problem, carried[0], steering)
+        carried[0], info = engine.step(phase.objective, attack.optimizer, problem, carried[0], steering)
         jax.block_until_ready(carried[0])
         return float(info.loss)
 
@@ -96,8 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.name == "ours_xla":
         os.environ["WORKBENCH_NATIVE"] = "0"
-    settings = {"low_memory": True} if options.name == "ours_low_memory" else {}
-    work = make_work(options.network, options.epochs, options.batch_size, **settings)
+    work = make_work(options.network, options.epochs, options.batch_size, **OURS.get(options.name, {}))
     step = contender(options.name, work)
     started = time.perf_counter()
     values = [step()]

@@ -262,6 +262,45 @@ def test_too_many_images_leave_the_attack_as_it_is_without_the_term():
         session.membership(client.images)
 
 
+RESTARTS = replace(ATTACK, steps=24, span_rise=6, restart_every=6)
+
+
+def test_two_labels_for_one_picture_start_again():
+    session, client = make_session(RESTARTS)
+    session.step(6)
+    attack, state = session._attack, session._now.state
+    labels = session.reconstruction().labels
+    first, other = 0, int(np.flatnonzero(labels != labels[0])[0])
+    # All are right but one, which shows the picture of another label.
+    right = jnp.asarray(client.inputs)[None, None]
+    double = right.at[0, 0, other].set(right[0, 0, first])
+    after = attack.prepare_step(state._replace(images=double), attack.steering)
+    is_new = np.asarray(after.started)[0, 0] == 6
+    assert list(np.flatnonzero(is_new)) == sorted({first, other}), f"{np.flatnonzero(is_new)} started again"
+    kept = np.flatnonzero(~is_new)
+    np.testing.assert_array_equal(after.images[0, 0, kept], double[0, 0, kept])
+    moments = jax.tree.leaves(after.optimizer)
+    assert all(not np.asarray(leaf)[0, 0, is_new].any() for leaf in moments if leaf.ndim == 6)
+    assert any(np.asarray(leaf)[0, 0, kept].any() for leaf in moments if leaf.ndim == 6)
+    untouched = attack.prepare_step(state._replace(images=double, step=jnp.int32(5)), attack.steering)
+    np.testing.assert_array_equal(untouched.images, double)
+
+
+def test_restarts_do_not_depend_on_how_steps_are_divided(tmp_path):
+    at_once, _ = make_session(RESTARTS)
+    at_once.step(24)
+    assert (np.asarray(at_once._now.state.started) > 0).any(), "nothing started again: the test shows nothing"
+    one_by_one, _ = make_session(RESTARTS)
+    for _ in range(7):
+        one_by_one.step()
+    one_by_one.save(tmp_path / "run")
+    resumed = wb.AttackSession.load(tmp_path / "run")
+    resumed.step(17)
+    np.testing.assert_array_equal(resumed.history.loss, at_once.history.loss)
+    # An image that starts again needs as many steps as its span weight rises in.
+    assert np.asarray(at_once._now.state.started).max() <= 18
+
+
 def custom_model(**changes):
     functions = {"init": MLP.init, "apply": MLP.apply, "features": MLP.features, **changes}
     return wb.models.Model("custom", MLP.image_shape, 4, MLP.layer_names, **functions)

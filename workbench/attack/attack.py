@@ -1,7 +1,6 @@
-"""An attack as phases, how it is built from checked input, and how it goes on (the paper's Algorithm 2)."""
+"""An attack as phases, and how it goes on from state to state (the paper's Algorithm 2)."""
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,20 +14,20 @@ from jax import Array
 from numpy.typing import NDArray
 
 from workbench.attack.matching import combine_epochs, match_epochs
-from workbench.attack.objective import Objective, Problem, Steering, update_size
-from workbench.attack.priors import Summary, random_filters
-from workbench.attack.simulate import ServerKnowledge, Simulation, image_labels, planned_phases, simulate
+from workbench.attack.objective import Objective, Problem, Steering
+from workbench.attack.priors import Summary
+from workbench.attack.simulate import image_labels, simulate
 from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals, wrong_images
 from workbench.attack.spectrum import Membership, Spectrum, confidence_of, judge_membership
-from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, adam, init, run
+from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, init, run
 from workbench.config import AttackConfig
 from workbench.errors import check_count
 from workbench.federated.observation import Observation
-from workbench.randomness import named_generator, named_key
+from workbench.randomness import named_key
 from workbench.training.model import Model
 from workbench.weights import Weights
 
-__all__ = ["Attack", "Custom", "Phase", "Reconstruction", "assign_labels", "build_attack"]
+__all__ = ["Attack", "Custom", "Phase", "Reconstruction"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,13 +290,20 @@ class Attack:
         _, history = self._run(self.phases[int(state.phase)], state, steering, 1)
         return bool(np.isfinite(history.infos.loss[0]) and np.isfinite(history.infos.gradient_norm[0]))
 
+    def problem_of(self, phase: Phase, steering: Steering) -> Problem:
+        """The arrays of a phase, with the span if it has a weight: at a weight of 0 its term would cost time, too."""
+        if not self._uses_span(steering):
+            return phase.problem
+        return replace(phase.problem, span=self._spans and self._spans[0])
+
+    def _uses_span(self, steering: Steering) -> bool:
+        # Also while it is steered to 0, so that steering compiles nothing.
+        return max(self.config.span_weight, float(steering.span)) > 0
+
     def _run(self, phase: Phase, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, History]:
         # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
         traced = jax.tree.map(np.float32, steering)
-        problem = phase.problem
-        if max(self.config.span_weight, float(steering.span)) > 0:
-            # Left out of every other attack: it would cost time at a weight of 0, too.
-            problem = replace(problem, span=self._spans and self._spans[0])
+        problem = self.problem_of(phase, steering)
         return run(phase.objective, self.optimizer, problem, state, traced, np.int32(num_steps))
 
     def _has_consensus(self, phase: Phase, steering: Steering) -> bool:
@@ -306,7 +312,7 @@ class Attack:
 
     def _restarts(self, phase: Phase, steering: Steering) -> bool:
         """Whether images of this phase may start again."""
-        uses_span = max(self.config.span_weight, float(steering.span)) > 0 and self._spans is not None
+        uses_span = self._uses_span(steering) and self._spans is not None
         return bool(self.config.restart_every) and uses_span and phase.objective.simulation.num_variable_epochs == 1
 
     def _is_restart(self, phase: Phase, at: int) -> bool:
@@ -386,105 +392,3 @@ class Attack:
 
 
 _simulate = jax.jit(simulate, static_argnums=0)
-
-
-def assign_labels(counts: NDArray[np.int64], config: AttackConfig, epochs: int, seed: int) -> NDArray[np.int64]:
-    """RandOrder (line 4 of Algorithm 2): [A, K] counts to [A, E, N] labels, the same order in every epoch."""
-    labels = np.stack([np.repeat(np.arange(len(row)), row) for row in counts])
-    if config.label_order == "random":
-        labels = named_generator(seed, "attack/labels").permuted(labels, axis=1)
-    return np.repeat(labels[:, None], epochs, axis=1)
-
-
-def build_attack(
-    model: Model,
-    observation: Observation,
-    config: AttackConfig,
-    labels: NDArray[np.int64],
-    order: NDArray[np.int64] | None = None,
-    custom: Custom | None = None,
-    *,
-    seed: int = 0,
-    device: jax.Device | None = None,
-) -> Attack:
-    """The attack with the given labels; nothing is compiled yet.
-
-    Args:
-        model: the network.
-        observation: what the server saw.
-        config: how to attack.
-        labels: [A, E, N] of every position.
-        order: [A, E, N] which image stands where, for methods with one set of images; None for the same order always.
-        custom: a custom prior, regulariser or optimiser.
-        seed: of every random draw.
-        device: None leaves it to JAX.
-    """
-    custom = custom or Custom()
-    filters = None
-    if custom.prior is None and config.prior.startswith("conv"):
-        filters = random_filters(named_key(seed, "attack/filters"), observation.image_shape[-1])
-    known = ServerKnowledge(
-        server_weights=observation.server_weights,
-        client_weights=observation.client_weights,
-        rate=jnp.float32(observation.learning_rate),
-        labels=jnp.asarray(labels, jnp.int32),
-        order=None if order is None else jnp.asarray(order, jnp.int32),
-    )
-    shared = jax.device_put(
-        Problem(
-            known=known,
-            gradient_sum=observation.gradient_sum,
-            mean=jnp.asarray(observation.normalization.mean, jnp.float32),
-            std=jnp.asarray(observation.normalization.std, jnp.float32),
-            filters=filters,
-            update_weight=jnp.asarray(config.update_weight, jnp.float32),
-            update_weight_steps=jnp.float32(config.update_weight_steps),
-            step_decay=jnp.float32(config.step_decay ** (1 / config.step_decay_every)),
-            first_step=jnp.int32(0),
-            scale=jnp.float32(1),
-            span_schedule=jnp.zeros(3),
-            span=None,
-        ),
-        device,
-    )
-    phases: list[Phase] = []
-    first_step = 0
-    planned = planned_phases(model, config, observation.schedule)
-    for index, (simulation, steps) in enumerate(planned):
-        objective = Objective(
-            _in_segments(simulation, config, observation.num_clients, device),
-            config.distance,
-            custom.prior or config.prior,
-            config.prior_distance,
-            custom.regularizer,
-        )
-        size = update_size(objective, observation.gradient_sum)
-        scale = jnp.ones_like(size) if config.weights == "absolute" else size
-        schedule = jnp.stack([size, jnp.float32(config.span_start), jnp.float32(config.span_rise)])
-        changed = jax.device_put((jnp.int32(first_step), scale, schedule), device)
-        problem = replace(shared, **dict(zip(("first_step", "scale", "span_schedule"), changed, strict=True)))
-        last_step = None if index == len(planned) - 1 else first_step + steps
-        phases.append(Phase(objective, problem, first_step, last_step))
-        first_step += steps
-    counts = np.stack([np.bincount(row, minlength=model.num_classes) for row in labels[:, 0]])
-    return Attack(config, observation, counts, tuple(phases), custom.optimizer or adam(), seed)
-
-
-def _in_segments(
-    simulation: Simulation, config: AttackConfig, num_clients: int, device: jax.Device | None
-) -> Simulation:
-    """The simulation with as many segments as epochs, where memory is to be saved."""
-    low_memory = config.low_memory
-    if low_memory is None:
-        low_memory = simulation.memory(num_clients) > 0.8 * _free_memory(device)
-    return replace(simulation, segments=simulation.schedule.epochs if low_memory and simulation.is_batched else 1)
-
-
-def _free_memory(device: jax.Device | None) -> int:
-    """Bytes that the device has left."""
-    stats = (device or jax.devices()[0]).memory_stats() or {}
-    if "bytes_limit" in stats:
-        return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    # Known on Linux; not on macOS and Windows.
-    is_known = "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {})
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 2**34

@@ -20,7 +20,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.attack import Attack, assign_labels, build_attack
+from workbench.attack.attack import Attack
+from workbench.attack.build import assign_labels, build_attack
 from workbench.attack.simulate import believed_schedule
 from workbench.attack.step import AttackState
 from workbench.config import LABEL_METHODS, AttackConfig

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.attack import Attack, Custom, assign_labels, build_attack
+from workbench.attack.attack import Attack, Custom
+from workbench.attack.build import assign_labels, build_attack
 from workbench.attack.labels import estimate_labels, split_counts
 from workbench.attack.simulate import believed_schedule
 from workbench.config import AttackConfig

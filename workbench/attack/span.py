@@ -50,8 +50,9 @@ __all__ = [
 
 # Two images that differ by less than this share of the usual difference show the same picture.
 _SAME_PICTURE = 0.3
-# An image whose residual is this many times the median has found none of the client's.
+# An image whose residual is this many times the median, and no rounding, has found none of the client's.
 _OUTSIDE = 1.6
+_CLOSE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,4 +238,4 @@ def wrong_images(model: Model, span: SpanArrays, images: Array, labels: NDArray[
     residuals = np.asarray(span_residuals(model, span, images, images))
     apart = np.asarray(mutual_distances(model, span, images))
     is_double = (apart < _SAME_PICTURE) & (labels[:, None] != labels[None])
-    return is_double.any(1) | (residuals > _OUTSIDE * np.median(residuals))
+    return is_double.any(1) | (residuals > max(_OUTSIDE * np.median(residuals), _CLOSE))
