@@ -37,8 +37,8 @@ WEIGHTS = ("absolute", "relative")
 SUMMARIES = ("mean", "max", "conv+mean", "conv+max")
 PRIOR_DISTANCES = ("l1", "l2")
 LABEL_FORMULAS = ("interpolated", "geng_server", "geng_client", "bias")
-# The last two run a short attack.
-LABEL_METHODS = (*LABEL_FORMULAS, "refined", "simulated")
+# The last one runs a short attack.
+LABEL_METHODS = (*LABEL_FORMULAS, "refined")
 LABEL_ORDERS = ("random", "sorted")
 MATCHINGS = ("images", "labels")
 COMBINATIONS = ("mean", "median")

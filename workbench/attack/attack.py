@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
 from workbench.attack.priors import Summary
-from workbench.attack.simulate import image_labels, simulate
+from workbench.attack.simulate import image_labels
 from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals, wrong_images
 from workbench.attack.spectrum import Membership, Spectrum, confidence_of, judge_membership
 from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, init, run
@@ -25,7 +25,6 @@ from workbench.errors import check_count
 from workbench.federated.observation import Observation
 from workbench.randomness import named_key
 from workbench.training.model import Model
-from workbench.weights import Weights
 
 __all__ = ["Attack", "Custom", "Phase", "Reconstruction"]
 
@@ -280,11 +279,6 @@ class Attack:
         _, history = self._run(phase, state, steering, 1)
         return float(history.infos.terms.update[0]) if int(history.num_steps) else math.inf
 
-    def simulated_gradient_sum(self, state: AttackState) -> Weights:
-        """What the sum of the client's gradients would be if the images of the state were the client's."""
-        phase = self.phases[int(state.phase)]
-        return _simulate(phase.objective.simulation, phase.problem.known, state.images)
-
     def has_finite_loss(self, state: AttackState, steering: Steering) -> bool:
         """Whether the loss of the images and its gradient are finite."""
         _, history = self._run(self.phases[int(state.phase)], state, steering, 1)
@@ -389,6 +383,3 @@ class Attack:
             labels=labels.reshape(-1),
             residuals_of=self._spans and partial(self._residuals, self._spans[1]),
         )
-
-
-_simulate = jax.jit(simulate, static_argnums=0)

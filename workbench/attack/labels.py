@@ -2,8 +2,7 @@
 
 The gradient of the last layer reveals which classes a client has: summed over the local steps, class k's part is the
 difference between how often the network expected k and how often k occurred. What the network expected is not known,
-because the client's images are not. The formulas estimate it from random inputs, at different weights; `refined` and
-`simulated` from the images of a short attack, which `simulated` trains on as the client did.
+because the client's images are not; every method estimates it from random inputs, at different weights.
 
 The paper's method interpolates the network's statistics between the server's and the client's weights. Here the first
 local step has the server's statistics and the last step nearly the client's; the formula printed in the paper runs the
@@ -20,10 +19,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.attack import Attack
 from workbench.attack.build import assign_labels, build_attack
 from workbench.attack.simulate import believed_schedule
-from workbench.attack.step import AttackState
 from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
@@ -32,7 +29,6 @@ from workbench.training.model import Model
 from workbench.weights import Weights
 
 __all__ = [
-    "BIAS_METHODS",
     "LabelEstimate",
     "Statistics",
     "dummy_inputs",
@@ -43,15 +39,10 @@ __all__ = [
     "whole_counts",
 ]
 
-# These read the last layer's bias, and some networks have none.
-BIAS_METHODS = ("bias", "refined", "simulated")
 _NUM_DUMMIES = 3000
 # Inputs that pass through the network together: all 3000 at once need gigabytes and fit no cache.
 _TOGETHER = 25
 _SHORT_STEPS = 60
-# Of `simulated`: steps of each reconstruction, and reconstructions.
-_FIRST_STEPS = 60
-_CORRECTIONS = 2
 
 
 class LabelEstimate(NamedTuple):
@@ -110,27 +101,16 @@ def estimate_labels(
         model: the network.
         observation: what the server saw.
         method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at
-            either end), ``bias``, which uses the last layer's bias and needs no feature sums, ``refined``: the bias
-            again, with statistics on images that a short surrogate attack reconstructed with the labels of the bias, or
-            ``simulated``: those of the bias, corrected by how far the simulated training on a first reconstruction
-            misses the observed bias.
+            either end), ``bias``, which uses the last layer's bias and needs no feature sums, or ``refined``: the bias
+            again, with statistics on images that a short surrogate attack reconstructed with the labels of the bias.
         seed: of every random draw.
         images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed;
             None draws random ones.
-        config: of the short attack of ``refined`` and ``simulated``.
+        config: of the short attack of ``refined``.
         statistics: at the server's and the client's weights, where they were computed before; ``refined`` takes
             new ones.
     """
     check_choice("label method", method, LABEL_METHODS)
-    total = observation.num_images * observation.num_clients
-    last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
-    if method in BIAS_METHODS and "bias" not in last:
-        raise ConfigError(
-            f"label method = {method!r} needs a bias in the last layer, which this network does not have."
-        )
-    if method == "simulated":
-        real = _simulated_counts(model, observation, config or AttackConfig(), seed)
-        return LabelEstimate(real, whole_counts(real, total))
     if method == "refined":
         images, statistics = _short_reconstruction(model, observation, config or AttackConfig(), seed), None
     if statistics is None:
@@ -139,6 +119,8 @@ def estimate_labels(
             network_statistics(model, observation.server_weights, inputs),
             network_statistics(model, observation.client_weights, inputs),
         )
+    last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
+    total = observation.num_images * observation.num_clients
     real = real_counts(method, total, observation.local_steps, last, *statistics)
     return LabelEstimate(real, whole_counts(real, total))
 
@@ -146,41 +128,11 @@ def estimate_labels(
 def _short_reconstruction(model: Model, observation: Observation, config: AttackConfig, seed: int) -> Array:
     """[A * N, H, W, C] normalised: the client's images after a few steps of the surrogate."""
     config = replace(config, method="surrogate", steps=_SHORT_STEPS, warm_start_steps=0)
-    counts = estimate_labels(model, observation, "bias", seed=seed).whole
-    _, state = _short_attack(model, observation, config, counts, seed)
-    return state.images.reshape(-1, *model.image_shape)
-
-
-def _short_attack(
-    model: Model, observation: Observation, config: AttackConfig, counts: NDArray[np.int64], seed: int
-) -> tuple[Attack, AttackState]:
-    """An attack with these label counts [K], and its state after all of its steps."""
-    epochs = believed_schedule(config, observation.schedule).epochs
-    labels = assign_labels(split_counts(counts, observation.num_clients), config, epochs, seed)
+    counts = split_counts(estimate_labels(model, observation, "bias", seed=seed).whole, observation.num_clients)
+    labels = assign_labels(counts, config, believed_schedule(config, observation.schedule).epochs, seed)
     attack = build_attack(model, observation, config, labels, seed=seed)
     state, _ = attack.advance(attack.start(), attack.steering, attack.total_steps)
-    return attack, state
-
-
-def _simulated_counts(model: Model, observation: Observation, config: AttackConfig, seed: int) -> NDArray[np.float64]:
-    """[K] real-valued counts from training on a first reconstruction, as the client trained on its images.
-
-    With db the summed gradient of the last bias, N images and U local steps, db = P - counts * U / N, with P the sum of
-    what the network expected. Where the reconstruction is right, the simulated P is the client's, and the counts that
-    were assumed are wrong by N / U * (simulated db - observed db). A second reconstruction with the corrected counts is
-    better, and corrects what was left.
-    """
-    counts = estimate_labels(model, observation, "bias", seed=seed).whole
-    config = replace(config, steps=_FIRST_STEPS, warm_start_steps=0, span_rise=min(config.span_rise, _FIRST_STEPS))
-    observed = np.asarray(observation.gradient_sum[model.last_layer]["bias"], np.float64)
-    real = counts.astype(np.float64)
-    for _ in range(_CORRECTIONS):
-        attack, state = _short_attack(model, observation, config, counts, seed)
-        simulated = np.asarray(attack.simulated_gradient_sum(state)[model.last_layer]["bias"], np.float64)
-        total = observation.num_images * observation.num_clients
-        real = counts + total / observation.local_steps * (simulated - observed)
-        counts = whole_counts(real, total)
-    return real
+    return state.images.reshape(-1, *model.image_shape)
 
 
 def split_counts(counts: NDArray[np.int64], num_clients: int) -> NDArray[np.int64]:
@@ -208,7 +160,11 @@ def real_counts(
     gradients: N * (p_k - dW_k / (O * U)) from the kernel and N * (p_k - db_k / U) from the bias, averaged over the
         steps.
     """
-    if method in BIAS_METHODS:
+    if method in ("bias", "refined"):
+        if "bias" not in last_layer:
+            raise ConfigError(
+                f"label method = {method!r} needs a bias in the last layer, which this network does not have."
+            )
         return num_images * (client.probabilities - last_layer["bias"] / local_steps)
     along = {
         "interpolated": np.arange(local_steps) / local_steps,

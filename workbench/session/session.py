@@ -23,11 +23,11 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.attack.attack import Custom, Reconstruction
-from workbench.attack.labels import BIAS_METHODS, LabelEstimate, estimate_labels
+from workbench.attack.labels import LabelEstimate, estimate_labels
 from workbench.attack.prepare import prepare
 from workbench.attack.priors import Summary
 from workbench.attack.spectrum import Membership, Spectrum
-from workbench.config import LABEL_FORMULAS, LABEL_METHODS, AttackConfig
+from workbench.config import LABEL_FORMULAS, AttackConfig
 from workbench.data.dataset import ClientData, check_images
 from workbench.errors import ConfigError, DataError, check_choice, check_count, check_kind, check_number, shown
 from workbench.federated.observation import Observation
@@ -202,8 +202,8 @@ class AttackSession:
 
     @cached_property
     def labels(self) -> dict[str, LabelEstimate]:
-        """The label counts by every method that fits the network; the last two run a short attack."""
-        return self.formula_labels | self._estimates(LABEL_METHODS[len(LABEL_FORMULAS) :])
+        """The label counts by every method that fits the network; ``refined`` runs a short attack."""
+        return self.formula_labels | self._estimates(["refined"])
 
     @cached_property
     def formula_labels(self) -> dict[str, LabelEstimate]:
@@ -217,7 +217,7 @@ class AttackSession:
             return {
                 method: estimate_labels(self.model, self.observation, method, seed=self.seed, config=self.config)
                 for method in methods
-                if has_bias or method not in BIAS_METHODS
+                if has_bias or method not in ("bias", "refined")
             }
 
     @property

@@ -37,8 +37,6 @@ NUMBERS = tuple(TITLES)
 # The paper's five methods, one more, and the project's presets.
 OURS = ("warm", "best")
 ALL_METHODS = (*METHODS, *OURS)
-# The preset whose short attack each of the other label methods makes; the formulas share one pass through the network.
-_SHORT_ATTACKS = {"refined": "warm", "simulated": "best"}
 # The methods that a preset measures, of those that a table can show.
 _USUAL_METHODS = {
     "paper": (*PAPER_METHODS, *LABEL_FORMULAS),
@@ -189,10 +187,10 @@ def _entries(
 
 
 def _label_task(method: str, cohort: Cohort, options: TableOptions) -> dict[str, Any]:
-    """What a unit of Table 2 does: all formulas together, or one of the other methods alone."""
+    """What a unit of Table 2 does: all formulas together, or the refined method alone."""
     if method in LABEL_FORMULAS:
         return {"task": "labels", "label_methods": LABEL_FORMULAS}
-    attack = AttackConfig.preset(_SHORT_ATTACKS[method], cohort.twin, **(options.changes or {}))
+    attack = AttackConfig.preset("warm", cohort.twin, **(options.changes or {}))
     return {"task": "labels", "label_methods": (method,), "attack": attack}
 
 
