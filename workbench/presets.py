@@ -79,8 +79,8 @@ _PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("demo", "cifar100"): {**_CONSENSUS, "warm_start_steps": 50, "steps": 60},
 }
-# Epochs that start from the same images and have a consensus need less of the prior, which slows them down. The relative
-# weights of best are for updates of a size of about 40 (FEMNIST) and 140 (CIFAR100), with separate epochs.
+# Epochs that start from the same images and have a consensus need less of the prior, which slows them down. Weights of
+# best are relative to the update, whose size with separate epochs is about 40 (FEMNIST) and 140 (CIFAR100).
 _PRIOR_SHARES = {("warm", "femnist"): 0.3, ("best", "femnist"): 1 / 40, ("best", "cifar100"): 1 / 140}
 
 
