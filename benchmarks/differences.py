@@ -112,7 +112,7 @@ def outcomes(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
         for method, errors in row["label_errors"].items():
             yield f"{place} {method}, label errors", errors
     elif settings["task"] == "attack":
-        method = "best" if attack["warm_start_steps"] else attack["method"]
+        method = "warm" if attack["warm_start_steps"] else attack["method"]
         yield f"{place} {method}, dB", float(np.mean(row["psnr"]))
         yield f"{place} {method}, recovered %", row["recovered_percent"]
 

@@ -216,7 +216,8 @@ def test_a_step_is_adam_with_a_step_size_that_decays():
 
     @jax.jit
     def gradient(step, images):
-        loss = partial(loss_and_terms, phase.objective, phase.problem, steering, step, consensus=state.consensus)
+        fixed = {"consensus": state.consensus, "started": state.started}
+        loss = partial(loss_and_terms, phase.objective, phase.problem, steering, step, **fixed)
         return jax.grad(loss, has_aux=True)(images)[0]
 
     images, mean, square = np.asarray(state.images, np.float64), 0.0, 0.0

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import workbench as wb
-from workbench.attack import attack as building
+from workbench.attack import build as building
 from workbench.files import container
 from workbench.session import checkpoint
 

@@ -183,11 +183,18 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
             snapshot_every=settings["snapshot_every"],
             snapshot_bytes=settings["snapshot_bytes"],
             state=tuple(tensors[f"state/{index}"] for index in range(count)),
-            history=unpack_history(tensors, Terms._fields, tensors["history"].shape[-1]),
+            history=_history(tensors, has_span="span_weight" in settings["config"]),
             has_diverged=check_flag("has_diverged", settings["has_diverged"]),
         )
         _check_sizes(checkpoint)
     return checkpoint
+
+
+def _history(tensors: Tensors, *, has_span: bool) -> SessionHistory:
+    """The history; of the first version, whose loss had no span term, with zeros for it."""
+    num_steps = tensors["history"].shape[-1]
+    history = unpack_history(tensors, Terms._fields if has_span else Terms._fields[:-1], num_steps)
+    return replace(history, terms={"span": np.zeros(num_steps, np.float32), **history.terms})
 
 
 def _observation(settings: dict[str, Any], tensors: Tensors) -> Observation:

@@ -35,8 +35,6 @@ STEERABLE = (
 )
 """What can be changed between steps. Files store the index of a name, so new names go at the end."""
 
-_FIRST_TERMS = 6  # of the loss, in files of the first version
-
 OBSERVED = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
 """The fields of an `Observation` that files store as settings."""
 
@@ -104,13 +102,7 @@ def unpack_history(
     tensors: Tensors, terms: Sequence[str], num_steps: int, snapshot_steps: tuple[int, ...] = ()
 ) -> SessionHistory:
     """The inverse of `pack_history`; validates every field."""
-    known = len(tensors["history"]) - 3
-    columns = check_array(tensors["history"], np.float32, (known + 3, num_steps))
-    if not _FIRST_TERMS <= known <= len(terms):
-        raise CheckpointError(f"its history has {known} terms of the loss; expected {len(terms)}.")
-    # Terms that a later version added were not part of the loss.
-    missing = np.zeros((len(terms) - known, num_steps), np.float32)
-    columns = np.concatenate([columns[:-2], missing, columns[-2:]])
+    columns = check_array(tensors["history"], np.float32, (len(terms) + 3, num_steps))
     count = tensors["steering/step"].shape
     steps, names, values = (
         check_array(tensors[f"steering/{name}"], dtype, count).tolist()

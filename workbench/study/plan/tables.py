@@ -42,8 +42,7 @@ _USUAL_METHODS = {
     "paper": (*PAPER_METHODS, *LABEL_FORMULAS),
     "warm": ("warm", *LABEL_METHODS),
     "best": ("best", *LABEL_METHODS),
-    # Of two presets, a quick look shows one.
-    "demo": (*METHODS, "best", *LABEL_FORMULAS),
+    "demo": (*ALL_METHODS, *LABEL_FORMULAS),
 }
 
 ROUNDS = 250
@@ -256,7 +255,9 @@ def _methods(number: int, options: TableOptions) -> tuple[tuple[str, ...], Seque
     """The methods that a table can show, in order, and those to measure."""
     if number == 4 and options.preset in OURS:
         raise ConfigError(f"preset = {options.preset!r} fixes the prior, and Table 4 compares priors; use 'paper'.")
-    known = {2: LABEL_METHODS, 4: ("ours_prior",)}.get(number, ALL_METHODS)
+    # A quick look has one set of quick settings in place of the two presets.
+    attacks = tuple(name for name in ALL_METHODS if name != "warm" or options.preset != "demo")
+    known = {2: LABEL_METHODS, 4: ("ours_prior",)}.get(number, attacks)
     if options.methods is None:
         return known, _USUAL_METHODS[options.preset]
     if isinstance(options.methods, str) or not options.methods:
