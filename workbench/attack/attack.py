@@ -225,8 +225,8 @@ class Attack:
     def advance(self, state: AttackState, steering: Steering, num_steps: int) -> tuple[AttackState, StepInfo]:
         """Make steps; fewer where the loss, the gradient or the images stop being finite.
 
-        Phase changes and consensus matchings happen at fixed step numbers, so that the result does not depend on how
-        the steps are divided among calls.
+        Phase changes, restarts and consensus matchings happen at fixed step numbers, so that the result does not depend
+        on how the steps are divided among calls.
 
         Returns:
             The new state and the `StepInfo` of the steps made, stacked, as NumPy arrays.
@@ -248,7 +248,7 @@ class Attack:
         return state, jax.tree.map(lambda *parts: np.concatenate(parts), *infos)
 
     def prepare_step(self, state: AttackState, steering: Steering) -> AttackState:
-        """Before the next step: change to the next phase or match the epochs for a new consensus, if it is time."""
+        """Before the next step, if it is time: change the phase, restart images, match the epochs for a consensus."""
         index, at = int(state.phase), int(state.step)
         phase = self.phases[index]
         if phase.last_step is not None and at >= phase.last_step:
@@ -335,7 +335,7 @@ class Attack:
         return state._replace(images=jnp.where(mask, noise, state.images), optimizer=optimizer, started=started)
 
     def _next_event(self, phase: Phase, at: int, steering: Steering) -> int:
-        """The next step number at which the phase changes or the epochs are matched, or where a run must end."""
+        """The next step number at which `prepare_step` has something to do, or where a run must end."""
         ahead = [at + HISTORY_LENGTH]
         if phase.last_step is not None:
             ahead.append(phase.last_step)
