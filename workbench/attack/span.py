@@ -164,7 +164,9 @@ def _dense_layers(model: Model) -> list[str]:
     if model.dense_inputs is None:
         return [model.last_layer]
     shape = jax.eval_shape(
-        model.dense_inputs, jax.eval_shape(partial(model.init, 0)), jnp.zeros((1, *model.image_shape))
+        model.dense_inputs,
+        jax.eval_shape(partial(model.init, 0)),
+        jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32),
     )
     return [name for name in model.layer_names if name in shape]
 
