@@ -163,12 +163,9 @@ def _dense_layers(model: Model) -> list[str]:
     """The layers whose inputs are known, from the input to the output."""
     if model.dense_inputs is None:
         return [model.last_layer]
-    shape = jax.eval_shape(
-        model.dense_inputs,
-        jax.eval_shape(partial(model.init, 0)),
-        jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32),
-    )
-    return [name for name in model.layer_names if name in shape]
+    weights, images = jax.eval_shape(partial(model.init, 0)), np.zeros((1, *model.image_shape), np.float32)
+    inputs = jax.eval_shape(model.dense_inputs, weights, images)
+    return [name for name in model.layer_names if name in inputs]
 
 
 def half_way(observation: Observation) -> Weights:
