@@ -266,7 +266,7 @@ def test_a_notebook_that_is_closed_and_opened_again_shows_the_running_attack(pag
         lab.command("docmanager:save")
         page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
         url = page.url
-        # On a busy machine JupyterLab may show the widget as it was saved, without asking the kernel: open it once more.
+        # On a busy machine JupyterLab may show the widget as it was saved, without asking the kernel: open it again.
         for is_last in (False, True):
             page.goto("about:blank")
             page.goto(url)
