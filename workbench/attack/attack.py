@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -64,20 +64,20 @@ class Reconstruction:
             images.
         permutations: [V, N]: ``epochs[e][permutations[e]]`` is in the order of ``images``.
         labels: [N] the class assumed for every image.
-        residuals_of: (images, images to compare their differences with) to span residuals; None where the update has no
-            span.
+        residuals_of: (images, images to compare their differences with) to span residuals, or to None where the update
+            has no span; called when they are asked for, because the first call decomposes the update.
     """
 
     images: NDArray[np.float32]
     epochs: NDArray[np.float32]
     permutations: NDArray[np.int64]
     labels: NDArray[np.int64]
-    residuals_of: Callable[..., NDArray[np.float32]] | None = field(default=None, repr=False)
+    residuals_of: Callable[..., NDArray[np.float32] | None] = field(repr=False)
 
     @cached_property
     def residuals(self) -> NDArray[np.float32] | None:
         """[N] the span residual of every image at the server's weights, which the loss does not use."""
-        return None if self.residuals_of is None else self.residuals_of(self.images, self.images)
+        return self.residuals_of(self.images, self.images)
 
     @property
     def confidence(self) -> NDArray[np.float32] | None:
@@ -169,6 +169,10 @@ class Attack:
         normalize = self.observation.normalization.normalize
         images, others = self._place((normalize(pixels), normalize(among)))
         return np.asarray(span_residuals(self.model, span, images, others))
+
+    def _server_residuals(self, pixels: NDArray[np.float32], among: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """As `_residuals`, at the server's weights; None without a span."""
+        return None if self._spans is None else self._residuals(self._spans[1], pixels, among)
 
     def start(self) -> AttackState:
         """RandInit: normal noise, and no step made (line 5 of Algorithm 2)."""
@@ -381,5 +385,5 @@ class Attack:
             epochs=np.concatenate(images, axis=1),
             permutations=np.concatenate(permutations + first_of_client, axis=1),
             labels=labels.reshape(-1),
-            residuals_of=self._spans and partial(self._residuals, self._spans[1]),
+            residuals_of=self._server_residuals,
         )
