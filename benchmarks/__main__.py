@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -151,9 +152,16 @@ def session() -> None:
     of_session.main()
 
 
+def networks() -> None:
+    # The compiled library has only the built-in networks.
+    environment = {**os.environ, "WORKBENCH_NATIVE": "0"}
+    subprocess.run([sys.executable, "-m", "benchmarks.networks"], env=environment, check=True)
+
+
 PARTS = {
     "speed": speed,
     "span": span,
+    "networks": networks,
     "memory": memory,
     "compilation": compilation,
     "many": many,

@@ -27,6 +27,9 @@ LONGEST_FIRST = (
     "tests/cli",
 )
 
+# Scripts that made files of the tests, with torch.
+collect_ignore = ["files/torch"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # Started in the background, a process ignores Ctrl-C and so do its children, among them those that tests interrupt.

@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError, asdict
 import pytest
 
 import workbench as wb
+from workbench.config import PRESETS
 from workbench.errors import ConfigError
 
 
@@ -46,7 +47,7 @@ def test_the_priors_weight_follows_the_choice_of_prior(prior, distance, femnist,
         assert own.prior_weight == 3.0, "a weight that is given counts"
 
 
-@pytest.mark.parametrize("name", ["demo", "paper", "warm", "best"])
+@pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("dataset", ["femnist", "cifar100", "glyphs", "photos"])
 def test_every_preset_exists_and_survives_json(name, dataset):
     config = wb.AttackConfig.preset(name, dataset)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.data import Normalization
 from workbench.errors import DataError
-from workbench.metrics import averaging_curves, ssim
+from workbench.metrics import averaging_curves, reference_levels, ssim
 
 
 def make_client(images, **changes):
@@ -96,3 +96,12 @@ def test_averaging_curves_rise_where_epochs_differ_by_noise_alone():
     assert (np.diff(curves["mean"]) > 0.5).all(), f"more epochs do not help: {curves['mean']}"
     assert curves["mean"][0] == curves["median"][0], "of one epoch mean and median are the same"
     assert curves["mean"][3] > curves["median"][3], "of normal noise the mean leaves less"
+
+
+def test_reference_levels_are_those_of_images_that_show_nothing():
+    client = wb.load_dataset("glyphs").client(0, num_images=5)
+    levels = reference_levels(client)
+    for name, image in (("blank", np.ones((28, 28, 1))), ("mean", client.images.mean(0))):
+        error = ((client.images - image) ** 2).mean((1, 2, 3))
+        np.testing.assert_allclose(levels[name], -10 * np.log10(error).mean(), rtol=1e-5, err_msg=name)
+    assert levels["mean"] > levels["blank"]

@@ -208,7 +208,7 @@ def test_all_ways_to_convolve_agree_with_both_gradients(other, size, padding, ch
     rng = np.random.default_rng(size)
     shapes = (3, 8, 6, channels), (size, size, channels, 7)
     images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
-    side = 2 * padding - size + 1
+    side, window = 2 * padding - size + 1, layers.Window.padded(padding)
     gradient = jnp.asarray(rng.normal(size=(3, 8 + side, 6 + side, 7)), jnp.float32)
 
     @jax.jit
@@ -218,9 +218,9 @@ def test_all_ways_to_convolve_agree_with_both_gradients(other, size, padding, ch
 
     @jax.jit
     def found(images, kernel, gradient):
-        result, pull_back = jax.vjp(lambda x, k: layers.convolution(x, k, padding), images, kernel)
-        in_images = layers.convolution_input_gradient(gradient, kernel, padding)
-        in_kernel = layers.convolution_kernel_gradient(images, gradient, padding)
+        result, pull_back = jax.vjp(lambda x, k: layers.convolution(x, k, window), images, kernel)
+        in_images = layers.convolution_input_gradient(gradient, kernel, window)
+        in_kernel = layers.convolution_kernel_gradient(images, gradient, window)
         return result, in_images, in_kernel, *pull_back(gradient)
 
     convolved, in_images, in_kernel = expected(images, kernel, gradient)

@@ -13,7 +13,8 @@ FILE = Path(__file__).parents[1] / "docs" / "glossary.md"
 INTRODUCTION = """# Glossary of settings
 
 Every setting of client, defence and attack, under the name that it has in the panel, in plots and in reports. Made
-from `workbench/config.py` and `workbench/target.py` by `tools/glossary.py`: edit those, not this file.
+from `workbench/config.py`, `workbench/training/local.py` and `workbench/target.py` by `tools/glossary.py`: edit those,
+not this file.
 
 A setting marked *steerable* can be changed while an attack runs, with its slider or with `session.steer(...)`.
 """
@@ -32,7 +33,7 @@ def values(known: Setting) -> str:
         return ", ".join(f"`{choice}`" for choice in known.offered)
     if known.kind is bool:
         return "on or off"
-    number = {int: "whole number", float: "number", tuple: "two numbers"}.get(known.kind, "path")
+    number = {int: "whole number", float: "number", tuple: "two numbers", list: "numbers"}.get(known.kind, "path")
     bounds = [] if known.above is None else [f"above {known.above:g}"]
     if known.minimum is not None:
         bounds.append(f"at least {known.minimum:g}")

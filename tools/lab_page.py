@@ -93,7 +93,7 @@ class LabPage:
 
     @property
     def progress(self) -> Locator:
-        return self.panel.get_by_text(" steps").filter(has_text="of").first
+        return self.panel.get_by_text(re.compile(r"\d+ of \d+ steps")).first
 
     def button(self, name: str) -> Locator:
         # By its text: its accessible name begins with the icon, which is a letter of an icon font.
@@ -108,29 +108,42 @@ class LabPage:
         return self.panel.locator(".widget-hslider", has_text=label).first.locator(".noUi-handle").first
 
     @property
-    def picture(self) -> Locator:
-        """The first visible image in the selected tab."""
-        return self.panel.locator("img:visible").first
+    def caption(self) -> Locator:
+        """The text below what the selected tab shows."""
+        return self.panel.locator(".widget-tab .wb-note:visible, .widget-tab .wbg-caption:visible").first
 
     @property
-    def caption(self) -> Locator:
-        """The text below the image."""
-        return self.panel.locator(".widget-tab .wb-note:visible").first
+    def timeline(self) -> Locator:
+        return self.panel.get_by_role("slider", name="Timeline")
 
-    def wait_picture(self, other_than: str | None = None, step_at_least: int = 0, timeout: float = 120) -> str:
-        """Wait for a visible image, different from the given one, of at least the given step; returns its address."""
+    @property
+    def moment(self) -> Locator:
+        """Which moment the timeline stands at."""
+        return self.panel.locator(".wbg-step")
+
+    @property
+    def pictures(self) -> Locator:
+        """The reconstructions in the tab Reconstruction."""
+        return self.panel.locator("canvas.wbg-found")
+
+    def pixels(self) -> str:
+        """What the first reconstruction looks like."""
+        return str(self.pictures.first.evaluate("(one) => one.toDataURL()"))
+
+    def wait_picture(self, other_than: str = "", step_at_least: int = 0, timeout: float = 120) -> str:
+        """Wait for a reconstruction, different from the given one, of at least the given step; returns its pixels."""
         self.page.wait_for_function(
             """([before, least]) => {
-                const images = [...document.querySelectorAll(".wb-panel img")];
-                const image = images.find((one) => one.offsetParent !== null && one.complete && one.naturalWidth > 0);
-                if (!image || image.src === before) return false;
-                const step = /Step ([0-9]+)[.]/.exec(image.title);
-                return least === 0 || (step !== null && Number(step[1]) >= least);
+                const captions = [...document.querySelectorAll(".wb-panel .wbg-caption")];
+                const caption = captions.find((one) => one.offsetParent);
+                const step = /Step ([0-9]+)[.]/.exec(caption?.textContent ?? "");
+                const image = document.querySelector(".wb-panel canvas.wbg-found");
+                return image?.offsetParent && step && Number(step[1]) >= least && image.toDataURL() !== before;
             }""",
             arg=[other_than, step_at_least],
             timeout=timeout * SECONDS,
         )
-        return self.picture.get_attribute("src") or ""
+        return self.pixels()
 
     def wait_status(self, text: str, timeout: float = 60) -> None:
         """Wait until the status line contains the text."""

@@ -9,6 +9,7 @@ from workbench.attack.methods import METHODS
 from workbench.errors import ConfigError, check_choice, check_kind, check_number, shown
 from workbench.presets import PRESETS, PRIOR_WEIGHTS, preset_settings, real_twin
 from workbench.settings import check_settings, setting, settings_of
+from workbench.training.local import LocalTraining
 from workbench.training.schedule import Schedule
 
 __all__ = [
@@ -23,15 +24,19 @@ __all__ = [
     "PRIOR_DISTANCES",
     "PRIOR_WEIGHTS",
     "SUMMARIES",
+    "USUAL_STRENGTHS",
     "WEIGHTS",
     "AttackConfig",
     "ClientConfig",
     "DefenceConfig",
+    "LocalTraining",
     "label_of",
     "real_twin",
 ]
 
 DEFENCES = ("none", "gaussian", "laplacian", "pruning", "dp_sgd")
+# A strength to start from, for each defence.
+USUAL_STRENGTHS = {"gaussian": 0.1, "laplacian": 0.1, "pruning": 0.9, "dp_sgd": 0.1}
 DISTANCES = ("layer_weighted_l2", "l2", "cosine")
 WEIGHTS = ("absolute", "relative")
 SUMMARIES = ("mean", "max", "conv+mean", "conv+max")
@@ -64,7 +69,8 @@ class DefenceConfig:
         0.0,
         "Strength",
         "Standard deviation (gaussian), scale b (laplacian), probability that an entry becomes zero (pruning), or "
-        "noise multiplier (dp_sgd: the noise on the sum has standard deviation strength * clip_norm).",
+        "noise multiplier (dp_sgd: the noise on the sum has standard deviation strength * clip_norm). Noise of 0.01 to "
+        "0.1 and pruning of 0.5 to 0.99 are usual; 0 is no defence.",
         section="Appendix C.1",
         minimum=0,
     )
@@ -104,9 +110,9 @@ class DefenceConfig:
         return f"{self.name} of strength {self.strength:g}{clip}"
 
 
-@dataclass(frozen=True)
-class ClientConfig:
-    """How a client trains (the paper's Algorithm 1).
+@dataclass(frozen=True, repr=False)
+class ClientConfig(LocalTraining):
+    """How a client trains (the paper's Algorithm 1); `LocalTraining` has the settings of its optimiser.
 
     >>> ClientConfig(epochs=10, batch_size=5).schedule(num_images=50).local_steps
     100
@@ -124,14 +130,14 @@ class ClientConfig:
     batch_size: int = setting(
         5,
         "Batch size m",
-        "Images in one local step; a ragged last batch is used as it is.",
+        "Images in one local step; a ragged last batch is used as it is, unless drop_last is set.",
         symbol="m",
         section="Section 3.1",
         minimum=1,
         aliases=("-b",),
     )
     learning_rate: float = setting(
-        0.004, "Learning rate", "Step size of the client's local SGD.", symbol="eta", section="Section 3.1", above=0
+        0.004, "Learning rate", "Step size of the client's optimiser.", symbol="eta", section="Section 3.1", above=0
     )
     same_batches: bool = setting(
         False,
@@ -142,12 +148,12 @@ class ClientConfig:
     defence: DefenceConfig = DefenceConfig()
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         check_kind("defence", self.defence, DefenceConfig)
 
     def schedule(self, num_images: int) -> Schedule:
         """How training on this number of images is divided into batches and steps."""
-        return Schedule(num_images, self.epochs, self.batch_size)
+        return Schedule(num_images, self.epochs, self.batch_size, self.drop_last)
 
 
 @dataclass(frozen=True)
@@ -345,9 +351,19 @@ class AttackConfig:
     restart_every: int = setting(
         0,
         "Restart every",
-        "Steps after which images that show the same picture as one with another label, or that lie outside the span, "
-        "start again from noise; 0 never restarts any. For methods with one set of images.",
+        "Steps, from span_rise on, after which images that repeat another one or lie outside the span start again from "
+        "noise, with a span weight that rises anew in as many steps; 0 never restarts any. For methods with one set of "
+        "images.",
         minimum=0,
+        is_detail=True,
+        since="0.2",
+    )
+    noisy_method: str | None = setting(
+        None,
+        "Method with noise",
+        "Method in place of method where noise hides the span, or there is none; the warm start then belongs to it "
+        "alone. Unset uses method always, after the warm start.",
+        choices=tuple(METHODS),
         is_detail=True,
         since="0.2",
     )
@@ -388,12 +404,30 @@ class AttackConfig:
     def __post_init__(self) -> None:
         check_settings(self)
 
+    @property
+    def description(self) -> str:
+        """The attack in words.
+
+        >>> AttackConfig.preset("demo").description
+        'Ours (prior) after a warm start of 150 steps, with a consensus of the epochs'
+        >>> AttackConfig.preset("paper").description
+        'Ours (prior)'
+        """
+        method = METHODS[self.method]
+        parts = {
+            f" after a warm start of {self.warm_start_steps} steps": self.warm_start_steps and not self.noisy_method,
+            ", with a consensus of the epochs": self.consensus_weight and method.is_separate,
+            ", guided by the span of the update": self.span_weight,
+        }
+        return method.label + "".join(part for part, applies in parts.items() if applies)
+
     @staticmethod
     def preset(name: str, dataset: str = "femnist", **changes: Any) -> AttackConfig:
         """A named set of settings, with changes.
 
-        ``demo`` takes seconds, for looking and testing; ``paper`` is the published recipe; ``warm``
-        adds a warm start and a consensus to it; ``best`` uses the span of a dense layer's update.
+        ``lesson`` is for seeing matching and averaging at work; ``demo`` takes seconds, for looking and testing;
+        ``paper`` is the published recipe; ``warm`` adds a warm start and a consensus to it; ``best`` uses the span of a
+        dense layer's update.
         ``femnist`` settings serve ``glyphs`` too, ``cifar100`` settings ``photos``. ``paper`` makes 400 steps where the
         text says 200: the scripts that produced the tables ran 400, and the text's 200 is the number of steps during
         which the weight of the update distance moves.

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.attack.matching import assign, combine_epochs, psnr_matrix
+from workbench.attack.matching import PSNR_CAP, assign, combine_epochs, psnr_matrix
 from workbench.config import COMBINATIONS
 from workbench.data import ClientData, Truth
 from workbench.errors import DataError
 
-__all__ = ["Score", "averaging_curves", "label_errors", "score"]
+__all__ = ["Score", "averaging_curves", "label_errors", "reference_levels", "score"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +84,23 @@ def averaging_curves(reconstruction: Any, truth: ClientData | Iterable[ClientDat
             ]
         )
         for how in COMBINATIONS
+    }
+
+
+def reference_levels(truth: ClientData | Iterable[ClientData]) -> dict[str, float]:
+    """What images that show nothing of the client reach, as mean PSNR in dB over its images.
+
+    "blank" is one colour (the median of all pixels: paper, for characters), and "mean" is the mean of all true images.
+    """
+    images = Truth.of(truth).images.astype(np.float64)
+    errors = {
+        "blank": (images - np.median(images, axis=(0, 1, 2))) ** 2,
+        "mean": (images - images.mean(0)) ** 2,
+    }
+    smallest = 10 ** (-PSNR_CAP / 10)
+    return {
+        name: float((-10 * np.log10(np.maximum(error.mean((1, 2, 3)), smallest))).mean())
+        for name, error in errors.items()
     }
 
 

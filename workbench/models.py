@@ -1,4 +1,4 @@
-"""Built-in networks: the paper's two networks, as used and as printed, and an MLP.
+"""Built-in networks: the paper's two networks, as used and as printed, and an MLP; and networks that torch exported.
 
 The networks that produced the paper's numbers differ from the table in its appendix: `femnist_cnn` and `cifar100_cnn`
 are those that were used, `femnist_cnn_printed` and `cifar100_cnn_printed` those of the table.
@@ -6,21 +6,27 @@ are those that were used, `femnist_cnn_printed` and `cifar100_cnn_printed` those
 
 import inspect
 import math
+import os
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from scipy.special import ndtr, ndtri
 
-from workbench.errors import ConfigError, check_choice, check_count, shown
+from workbench.errors import ConfigError, DataError, check_choice, check_count, shown
+from workbench.files.reading import reading
+from workbench.files.torch_export import EXPECTED, read_torch_export
 from workbench.randomness import named_generator
 from workbench.training import chain
 from workbench.training.chain import Layer
 from workbench.training.model import Model, check_image_shape
+from workbench.training.torch_graph import TorchGraph
 from workbench.weights import Weights
 
 __all__ = [
@@ -31,6 +37,7 @@ __all__ = [
     "cifar100_cnn_printed",
     "femnist_cnn",
     "femnist_cnn_printed",
+    "from_torch_export",
     "mlp",
 ]
 
@@ -152,3 +159,50 @@ def build(name: str, **options: Any) -> Model:
     for option in options:
         check_choice(f"option of {name}", option, known)
     return builder(**options)
+
+
+def from_torch_export(path: str | os.PathLike[str], image_shape: tuple[int, int, int] | None = None) -> Model:
+    """A network that ``torch.export.save`` wrote to a ``.pt2`` file; torch is not needed, and nothing is unpickled.
+
+    The weights have torch's names: ``conv1.weight`` is ``weights["conv1"]["weight"]``. Only the weight [o, i] of a
+    linear layer is stored as ``kernel`` [i, o]. ``init`` returns the exported weights, whatever the seed: they are not
+    the server's unless the server exported them. Dropout is simulated as off. Batch normalisation is simulated in the
+    mode in which the network was exported, so call ``model.train()`` before `torch.export.export`.
+
+    Args:
+        path: the file.
+        image_shape: (H, W, C) of one image; needed only where the export leaves the size of images free.
+    """
+    export = read_torch_export(path)
+    with reading(Path(path), EXPECTED):
+        graph = TorchGraph(export)
+        shape = _exported_shape(export.image_sizes, image_shape)
+        weights = jax.eval_shape(graph.init)
+        # What is wrong with the graph becomes a sentence about the file, here rather than in the first attack.
+        logits = jax.eval_shape(graph.logits, weights, np.zeros((2, *shape), np.float32))
+        if len(logits.shape) != 2:
+            raise DataError(f"returns {logits.shape} for 2 images; a classifier returns (2, number of classes).")
+    return Model(
+        name=export.name,
+        image_shape=shape,
+        num_classes=logits.shape[1],
+        layer_names=graph.layer_names,
+        init=graph.init,
+        apply=graph.logits,
+        features=graph.features,
+        dense_inputs=graph.dense_inputs if graph.dense_layers else None,
+        train=graph.train if graph.has_batch_statistics else None,
+        has_dropout=graph.has_dropout,
+        state_names=graph.state_names,
+    )
+
+
+def _exported_shape(sizes: list[int | None], given: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    """(H, W, C) from an exported [M, C, H, W], where None is free."""
+    if len(sizes) != 4:
+        raise DataError(f"takes inputs with {len(sizes)} dimensions; expected images [M, C, H, W].")
+    exported = (*sizes[2:], sizes[1])
+    shape = check_image_shape(exported if given is None and None not in exported else given)
+    if any(size not in (None, here) for size, here in zip(exported, shape, strict=True)):
+        raise DataError(f"takes images of {exported}; image_shape = {shape} is another one.")
+    return shape

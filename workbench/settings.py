@@ -8,7 +8,7 @@ are all made from it: a new setting is one new field.
 import dataclasses
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -44,7 +44,8 @@ class Setting:
         since: the version that added it, if not the first. At its default such a setting means what was done before,
             and keys of results leave it out.
         name: of the field.
-        kind: its type: ``int``, ``float``, ``bool``, ``str``, ``tuple`` for two numbers, or ``Path``.
+        kind: its type: ``int``, ``float``, ``bool``, ``str``, ``tuple`` for two numbers, ``list`` for any number of
+            them, or ``Path``.
         is_optional: whether it may be None.
         default: of the field.
     """
@@ -98,7 +99,20 @@ class Setting:
             if not isinstance(value, tuple | list) or len(value) != 2:
                 raise ConfigError(f"{field} = {shown(value)} must be a pair of numbers: at the first step, and later.")
             return tuple(check_number(field, number, **bounds) for number in value)
+        if self.kind is list:
+            return tuple(check_number(field, number, **bounds) for number in _numbers(field, value))
         return value
+
+
+def _numbers(field: str, value: Any) -> Sequence[Any]:
+    """A list of numbers, or one written as ``0.1,0.05``."""
+    try:
+        numbers = [float(part) for part in value.split(",")] if isinstance(value, str) else list(value)
+    except (TypeError, ValueError):
+        numbers = []
+    if not numbers:
+        raise ConfigError(f"{field} = {shown(value)} must be a list of numbers.")
+    return numbers
 
 
 def setting(default: Any, label: str, help: str, **facts: Any) -> Any:  # noqa: A002 - what it is
@@ -108,7 +122,7 @@ def setting(default: Any, label: str, help: str, **facts: Any) -> Any:  # noqa: 
 
 @cache
 def settings_of(kind: type) -> dict[str, Setting]:
-    """The settings of a dataclass by field name, in the order of its fields.
+    """The settings of a dataclass by field name, in the order of its fields; inherited ones are listed last.
 
     >>> from workbench.config import ClientConfig
     >>> settings_of(ClientConfig)["batch_size"].label
@@ -116,14 +130,14 @@ def settings_of(kind: type) -> dict[str, Setting]:
     """
     hints = get_type_hints(kind)
     found = {}
-    for field in dataclasses.fields(kind):
+    for field in sorted(dataclasses.fields(kind), key=lambda field: field.name not in kind.__annotations__):
         if "setting" in field.metadata:
             hint = hints[field.name]
             kinds = get_args(hint) if isinstance(hint, types.UnionType) else (get_origin(hint) or hint,)
             found[field.name] = dataclasses.replace(
                 field.metadata["setting"],
                 name=field.name,
-                kind=kinds[0],
+                kind=list if kinds[0] == tuple[float, ...] else kinds[0],
                 is_optional=types.NoneType in kinds,
                 default=field.default,
             )

@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from workbench import models
-from workbench.config import AttackConfig, ClientConfig
+from workbench.config import USUAL_STRENGTHS, AttackConfig, ClientConfig
 from workbench.data import ClientData, dataset_from_folder, load_dataset
 from workbench.errors import ConfigError
 from workbench.federated import Observation, aggregate, client_update
 from workbench.settings import setting, settings_of
+from workbench.training.local import PLAIN
 
-__all__ = ["DATASETS", "NETWORKS", "Target", "is_same_update"]
+__all__ = ["DATASETS", "LESSON", "NETWORKS", "Target", "is_same_update"]
 
 DATASETS = ("glyphs", "photos", "femnist", "cifar100", "folder")
 NETWORKS = ("femnist_cnn", "cifar100_cnn", "femnist_cnn_printed", "cifar100_cnn_printed", "mlp")
@@ -47,6 +48,14 @@ class Target:
     num_images: int = setting(
         16, "Images N", "Images of each client.", symbol="N", section="Section 3.1", minimum=1, aliases=("-n",)
     )
+    num_classes: int | None = setting(
+        None,
+        "Classes",
+        "Take only so many classes, the client's most frequent ones, with equally many images of each; unset takes "
+        "images of any class.",
+        minimum=1,
+        option="classes",
+    )
     network: str | None = setting(
         None,
         "Network",
@@ -61,6 +70,10 @@ class Target:
     def __post_init__(self) -> None:
         for name, known in settings_of(Target).items():
             object.__setattr__(self, name, known.check(getattr(self, name), known.key))
+        defence = self.client.defence
+        if defence.name != "none" and not defence.strength:
+            usual = USUAL_STRENGTHS[defence.name]
+            raise ConfigError(f"strength = 0 makes {defence.name!r} no defence; choose one above 0, such as {usual:g}.")
 
     def config(self, preset: str, changes: dict[str, Any]) -> AttackConfig:
         """A preset for this kind of pictures, with changes."""
@@ -79,7 +92,7 @@ class Target:
         options = {"image_shape": dataset.image_shape} if name == "mlp" else {}
         model = models.build(name, num_classes=dataset.num_classes, **options)
         indices = range(self.index, self.index + self.num_clients)
-        return model, [dataset.client(index, self.num_images) for index in indices]
+        return model, [dataset.client(index, self.num_images, num_classes=self.num_classes) for index in indices]
 
     def observe(self, model: models.Model, clients: Sequence[ClientData]) -> Observation:
         """What the server sees: of several clients, their aggregate."""
@@ -97,10 +110,17 @@ class Target:
         if self.num_clients > 1:
             clients = f"the mean of clients {self.index} to {self.index + self.num_clients - 1} of {self.dataset}"
         defence = "" if self.client.defence.name == "none" else f", {self.client.defence}"
+        classes = "" if self.num_classes is None else f" of {self.num_classes} classes"
+        training = "" if self.client.local == PLAIN else f", {self.client.description}"
         return (
-            f"{clients}: {self.num_images} images, {self.client.epochs} epochs, batches of {self.client.batch_size}, "
-            f"rate {self.client.learning_rate:g}{defence}"
+            f"{clients}: {self.num_images} images{classes}, {self.client.epochs} epochs, batches of "
+            f"{self.client.batch_size}, rate {self.client.learning_rate:g}{training}{defence}"
         )
+
+
+# A client for the preset lesson: three images each of 1, 4, 7 and S, which change places between epochs. Chosen
+# to demonstrate this: of the first twelve writers, this one's images of a class differ most from each other.
+LESSON = Target(index=4, num_images=12, num_classes=4, network="mlp", client=ClientConfig(epochs=8, batch_size=6))
 
 
 def is_same_update(first: Observation, second: Observation) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 import workbench as wb
 from workbench.attack import step as engine
+from workbench.attack.objective import loss_and_terms
 from workbench.attack.prepare import prepare
 from workbench.attack.span import SpanArrays, find_span, half_way, span_residuals, span_term, update_span
 from workbench.errors import ConfigError, DataError
@@ -286,6 +287,54 @@ def test_two_labels_for_one_picture_start_again():
     np.testing.assert_array_equal(untouched.images, double)
 
 
+def test_of_two_images_with_one_label_the_one_nearer_to_the_span_stays():
+    session, client = make_session(RESTARTS, client=make_client(num_images=8))
+    session.step(6)
+    attack, state = session._attack, session._now.state
+    labels = session.reconstruction().labels
+    first, other = next((i, j) for i in range(8) for j in range(i + 1, 8) if labels[i] == labels[j])
+    right = jnp.asarray(client.inputs)[None, None]
+    # Nearly the same picture, but with some noise, which is outside the span.
+    noisy = right[0, 0, first] + 0.05 * jax.random.normal(jax.random.key(0), right.shape[3:])
+    after = attack.prepare_step(state._replace(images=right.at[0, 0, other].set(noisy)), attack.steering)
+    is_new = np.asarray(after.started)[0, 0] == 6
+    assert list(np.flatnonzero(is_new)) == [other], f"{np.flatnonzero(is_new)} started again, not {other} alone"
+
+
+def test_the_weight_of_a_restarted_image_rises_in_the_steps_until_the_next_restart():
+    session, _ = make_session(replace(RESTARTS, span_rise=12, restart_every=4, span_start=1e-4))
+    session.step(12)
+    attack, state = session._attack, session._now.state
+    phase = attack.phases[0]
+
+    def span_of(step, started):
+        images = jnp.broadcast_to(state.images[:, :, :1], state.images.shape)
+        everything = jnp.full(state.started.shape, started, jnp.int32)
+        problem = attack.problem_of(phase, attack.steering)
+        _, terms = loss_and_terms(
+            phase.objective, problem, attack.steering, jnp.int32(step), images, state.consensus, everything
+        )
+        return float(terms.span)
+
+    full = span_of(12, started=0)
+    assert span_of(6, started=0) == pytest.approx(1e-2 * full, rel=1e-4), "half way of 12 steps"
+    assert span_of(14, started=12) == pytest.approx(1e-2 * full, rel=1e-4), "half way of 4 steps"
+    assert span_of(16, started=12) == pytest.approx(full, rel=1e-4)
+
+
+def test_confidence_is_less_for_an_image_that_repeats_a_better_one():
+    session, client = make_session()
+    session.step(1)
+    attack, state = session._attack, session._now.state
+    right = jnp.asarray(client.inputs)[None, None]
+    once = attack.reconstruct(state._replace(images=right)).confidence
+    near = right[0, 0, 0] + 0.02 * jax.random.normal(jax.random.key(0), right.shape[3:])
+    twice = attack.reconstruct(state._replace(images=right.at[0, 0, 1].set(near))).confidence
+    assert once.min() > 0.8, f"the true images have a confidence of {once}"
+    assert twice[1] < 0.3, f"a repetition has a confidence of {twice[1]}"
+    assert np.delete(twice, 1).min() > 0.8, "the image that is repeated keeps its confidence"
+
+
 def test_restarts_do_not_depend_on_how_steps_are_divided(tmp_path):
     at_once, _ = make_session(RESTARTS)
     at_once.step(24)
@@ -299,6 +348,20 @@ def test_restarts_do_not_depend_on_how_steps_are_divided(tmp_path):
     np.testing.assert_array_equal(resumed.history.loss, at_once.history.loss)
     # An image that starts again needs as many steps as its span weight rises in.
     assert np.asarray(at_once._now.state.started).max() <= 18
+
+
+def test_where_noise_hides_the_span_the_method_for_noise_is_used(tmp_path):
+    config = replace(ATTACK, warm_start_steps=3, noisy_method="ours_no_prior")
+    clean, _ = make_session(config)
+    assert (clean.config.method, clean.total_steps) == ("shared", 12), "a clean update needs no warm start"
+    noisy, _ = make_session(config, defence=wb.DefenceConfig("gaussian", 5.0))
+    assert (noisy.config.method, noisy.total_steps) == ("ours_no_prior", 15), str(noisy.spectrum)
+    noisy.step(5)
+    noisy.save(tmp_path / "run")
+    resumed = wb.AttackSession.load(tmp_path / "run")
+    resumed.step(2)
+    noisy.step(2)
+    np.testing.assert_array_equal(resumed.history.loss, noisy.history.loss)
 
 
 def custom_model(**changes):

@@ -44,7 +44,8 @@ def server(start_lab, tmp_path_factory):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_all_cells_run_without_error(page, server, notebook):
-    page.goto(server.url)
+    # Without the notebooks of earlier tests, whose kernels are gone.
+    page.goto(f"{server.url}&reset")
     expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=60_000)
     page.wait_for_function("window.jupyterapp !== undefined")
     page.evaluate(RUN_ALL, f"notebooks/{notebook.name}")

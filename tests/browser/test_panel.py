@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from lab_page import SECONDS, LabPage
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import TimeoutError as PageTimeoutError
@@ -28,6 +29,14 @@ model = wb.models.femnist_cnn()
 observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=10, batch_size=5))
 wb.AttackPanel(wb.AttackSession(model, observation, wb.AttackConfig.preset("paper", "glyphs")), truth=client)
 """
+SMALL = """
+client = wb.load_dataset("glyphs").client(0, num_images=6)
+model = wb.models.mlp(widths=(16,))
+observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=3, batch_size=2))
+attack = wb.AttackSession(model, observation, wb.AttackConfig(steps=60, step_size=0.2), snapshot_every=5)
+wb.AttackPanel(attack, truth=client)
+"""
+BUSY = "import time; time.sleep(100)"
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +52,14 @@ def notebooks(tmp_path_factory):
         session.step()
     session.record(root / "notebooks/small.recording", client)
     write_notebook(root / "notebooks/compare.ipynb", "wb.AttackPanel.compare()")
-    write_notebook(root / "notebooks/again.ipynb", PANEL_CELL)
+    write_notebook(root / "notebooks/again.ipynb", SMALL.replace("steps=60", "steps=100_000"))
     write_notebook(root / "notebooks/full.ipynb", FULL_SIZE)
+    write_notebook(root / "notebooks/grid.ipynb", SMALL, BUSY)
     return root
 
 
-def write_notebook(path, panel):
-    cells = [new_code_cell(source) for source in (FIRST_CELL, panel)]
+def write_notebook(path, *sources):
+    cells = [new_code_cell(source) for source in (FIRST_CELL, *sources)]
     kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
 
@@ -62,13 +72,23 @@ def server(start_lab, notebooks):
 @pytest.fixture
 def lab(page, server):
     """The first notebook, with the panel shown and ready; the kernel ends with the test."""
+    # On a narrower page, beside JupyterLab's files, the settings are in a drawer.
+    page.set_viewport_size({"width": 1600, "height": 1000})
     lab = LabPage(page, server.url)
     lab.run_cells(FIRST_CELL, PANEL_CELL)
-    lab.wait_status("Ready", 120)
+    choose_longer_run(lab)
     yield lab
     lab.shut_down()
     log = server.log.read_text()
     assert "Traceback" not in log, log[log.index("Traceback") :][:3000]
+
+
+def choose_longer_run(lab):
+    """The lesson is over before a test can pause it."""
+    lab.wait_status("Ready", 120)
+    lab.button("Characters").click()
+    expect(lab.panel.get_by_label("Images N", exact=True)).to_have_value("16", timeout=60 * SECONDS)
+    lab.wait_status("Ready", 120)
 
 
 def timed(what, action):
@@ -84,8 +104,8 @@ def count_changes(lab, seconds):
     lab.page.evaluate(
         """() => {
             window.seen = 0;
-            const image = [...document.querySelectorAll(".wb-panel img")].find((one) => one.offsetParent !== null);
-            new MutationObserver(() => { window.seen += 1; }).observe(image, { attributeFilter: ["src"] });
+            const caption = [...document.querySelectorAll(".wb-panel .wbg-caption")].find((one) => one.offsetParent);
+            new MutationObserver(() => { window.seen += 1; }).observe(caption, { childList: true });
         }"""
     )
     lab.page.wait_for_timeout(seconds * SECONDS)
@@ -93,7 +113,7 @@ def count_changes(lab, seconds):
 
 
 def test_run_watch_steer_pause_scrub_and_restart(lab):
-    before = lab.picture.get_attribute("src")
+    before = lab.wait_picture()
     lab.button("Run").click()
     first = timed("first optimised picture after Run", lambda: lab.wait_picture(other_than=before, step_at_least=1))
     assert first < 60
@@ -111,16 +131,14 @@ def test_run_watch_steer_pause_scrub_and_restart(lab):
     lab.wait_status("Paused at step", 60)
     held = lab.progress.inner_text()
     lab.choose_tab("Loss")
-    expect(lab.panel.get_by_text("1 steering events")).to_be_visible(timeout=20 * SECONDS)
+    expect(lab.caption).to_contain_text("1 steering event,", timeout=20 * SECONDS)
     lab.choose_tab("Reconstruction")
 
     scrub_to_the_start(lab, "the newest")
     assert lab.progress.inner_text() == held
 
-    # The slider's own End key knows only the first maximum that it had.
-    for _ in range(5):
-        lab.page.keyboard.press("PageUp")
-    expect(lab.panel.get_by_text("the newest")).to_be_visible(timeout=20 * SECONDS)
+    lab.page.keyboard.press("End")
+    expect(lab.moment).to_contain_text("the newest", timeout=20 * SECONDS)
     lab.page.wait_for_timeout(SECONDS)
     before = lab.wait_picture()
     lab.button("Resume").click()
@@ -130,7 +148,7 @@ def test_run_watch_steer_pause_scrub_and_restart(lab):
 
     lab.restart_kernel()
     lab.run_cells(FIRST_CELL, PANEL_CELL)
-    lab.wait_status("Ready", 120)
+    choose_longer_run(lab)
     before = lab.wait_picture()
     lab.button("Run").click()
     lab.wait_picture(other_than=before, step_at_least=1)
@@ -151,18 +169,23 @@ def test_every_tab_in_both_themes_with_text_alternatives_and_a_recording(lab):
             expect(lab.caption).not_to_contain_text("being estimated", timeout=60 * SECONDS)
             for image in lab.panel.locator("img:visible").all():
                 assert image.get_attribute("title"), f"a picture of {tab} has no text alternative"
+            faults = Axe().run(lab.page, context=".wb-panel .widget-tab-contents").response["violations"]
+            serious = [
+                fault["nodes"][0]["html"][:200] for fault in faults if fault["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], f"{tab} in the {theme} theme: {serious}"
     lab.set_theme("light")
     lab.choose_tab("Reconstruction")
     load_a_recording_and_scrub(lab)
 
 
 def scrub_to_the_start(lab, from_where):
-    expect(lab.panel.get_by_text(from_where)).to_be_visible(timeout=20 * SECONDS)
+    expect(lab.moment).to_contain_text(from_where, timeout=20 * SECONDS)
     last = lab.wait_picture()
-    lab.slider("Timeline").focus()
+    lab.timeline.focus()
     lab.page.keyboard.press("Home")
     timed("an earlier moment shown", lambda: lab.wait_picture(other_than=last))
-    expect(lab.panel.get_by_text("step 0 of")).to_be_visible(timeout=20 * SECONDS)
+    expect(lab.moment).to_contain_text("step 0 of", timeout=20 * SECONDS)
 
 
 def load_a_recording_and_scrub(lab):
@@ -174,12 +197,12 @@ def load_a_recording_and_scrub(lab):
     expect(lab.button("Run")).to_be_disabled()
     scrub_to_the_start(lab, "the end")
     lab.page.keyboard.press("ArrowRight")
-    expect(lab.panel.get_by_text("step 2 of 9")).to_be_visible(timeout=20 * SECONDS)
+    expect(lab.moment).to_have_text("step 2 of 9", timeout=20 * SECONDS)
 
 
 @pytest.mark.slow
 def test_a_pause_is_acknowledged_while_compiling_and_the_page_stays_alive(lab):
-    field = lab.panel.get_by_label("Images N")
+    field = lab.panel.get_by_label("Images N", exact=True)
     field.fill("6")
     field.press("Tab")
     lab.wait_status("settings have changed")
@@ -217,6 +240,43 @@ def opened(page, server, name, *cells):
     page.context.request.delete(address._replace(path=f"/api/kernels/{kernel}").geturl())
 
 
+def places_of_images(lab):
+    """Where every reconstruction is, by its number."""
+    return lab.pictures.evaluate_all(
+        "(all) => Object.fromEntries(all.map((one) => [one.dataset.image, one.dataset.place]))"
+    )
+
+
+def test_pictures_keep_their_places_and_scrubbing_needs_no_kernel(page, server):
+    with opened(page, server, "grid", FIRST_CELL, "snapshot_every") as lab:
+        lab.wait_status("Ready", 120)
+        lab.wait_picture()
+        lab.button("Run").click()
+        lab.wait_status("Finished", 200)
+        expect(lab.caption).to_contain_text("Step 60.", timeout=30 * SECONDS)
+        expect(lab.timeline).not_to_have_attribute("max", re.compile("^[0-9]$"), timeout=30 * SECONDS)
+        page.wait_for_timeout(3 * SECONDS)  # until the page has every kept moment
+        places, last = places_of_images(lab), lab.pixels()
+        lab._choose_cell(BUSY)
+        lab.command("notebook:run-cell")
+        busy = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+        page.wait_for_function(f"({busy})() === 'busy'")
+        lab.timeline.focus()
+        page.keyboard.press("Home")
+        expect(lab.caption).to_contain_text("Step 0.", timeout=5 * SECONDS)
+        assert page.evaluate(busy) == "busy", "the kernel answered, so this shows nothing"
+        assert lab.pixels() != last, "the first noise looks like the result"
+        for _ in range(12):
+            page.keyboard.press("ArrowRight")
+            page.wait_for_timeout(30)
+            assert places_of_images(lab) == places, "pictures changed places"
+        page.keyboard.press("End")
+        expect(lab.moment).to_contain_text("the newest")
+        lab.panel.locator(".wbg-place").nth(1).hover()
+        expect(lab.panel.locator("canvas.wbg-marked:visible")).to_have_count(2)
+        lab.wait_idle()
+
+
 @pytest.mark.slow
 def test_a_pause_is_acknowledged_during_a_run_of_full_size(page, server):
     with opened(page, server, "full", FIRST_CELL, "paper") as lab:
@@ -250,8 +310,9 @@ def test_two_notebooks_at_once_run_side_by_side(lab, page, server):
         other.choose_tab("Loss")
         expect(other.page.locator(".lm-TabBar-tab.lm-mod-current", has_text="Loss")).to_have_count(2)
         other.page.get_by_role("button", name="Pause both").click()
+        over = re.compile("Paused at step|Finished")
         for panel in other.page.locator(".wb-panel").all():
-            expect(panel.get_by_role("status").first).to_contain_text("Paused at step", timeout=60 * SECONDS)
+            expect(panel.get_by_role("status").first).to_contain_text(over, timeout=60 * SECONDS)
         lab.button("Pause").click()
         lab.wait_status("Paus")
     other_page.close()
@@ -259,7 +320,7 @@ def test_two_notebooks_at_once_run_side_by_side(lab, page, server):
 
 @pytest.mark.slow
 def test_a_notebook_that_is_closed_and_opened_again_shows_the_running_attack(page, server):
-    with opened(page, server, "again", FIRST_CELL, PANEL_CELL) as lab:
+    with opened(page, server, "again", FIRST_CELL, "snapshot_every") as lab:
         lab.wait_status("Ready", 120)
         lab.button("Run").click()
         lab.wait_status("Running", 120)
@@ -279,6 +340,13 @@ def test_a_notebook_that_is_closed_and_opened_again_shows_the_running_attack(pag
                 if is_last:
                     raise
         expect(lab.status).to_contain_text(re.compile("Running|Finished"), timeout=60 * SECONDS)
+        # The timeline follows, and earlier moments are there again.
+        expect(lab.moment).to_contain_text("the newest", timeout=30 * SECONDS)
+        lab.timeline.focus()
+        page.keyboard.press("Home")
+        expect(lab.caption).to_contain_text("Step 0.", timeout=60 * SECONDS)
+        page.keyboard.press("End")
+        expect(lab.moment).to_contain_text("the newest", timeout=30 * SECONDS)
         lab.button("Reset").click()
         lab.wait_status("Back at step 0")
 

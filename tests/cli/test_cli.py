@@ -99,8 +99,9 @@ def test_the_demo_attacks_compares_and_reports(tmp_path):
     assert first.endswith(".")
     assert "recovered from the weights" in done.stdout
     table = scores(done.stdout)
-    assert list(table) == ["ours_prior", "fedsgd"]
-    assert table["ours_prior"]["steps"] == table["fedsgd"]["steps"], "a comparison needs equal chances"
+    assert list(table) == ["demo (ours_prior)", "fedsgd"]
+    assert "Attack demo (ours_prior): Ours (prior) after a warm start of" in done.stdout
+    assert table["demo (ours_prior)"]["steps"] == table["fedsgd"]["steps"], "a comparison needs equal chances"
     for row in table.values():
         assert re.fullmatch(r"[\d.]+ %", row["recovered"])
         assert re.fullmatch(r"-?[\d.]+ dB", row["PSNR"])
@@ -156,7 +157,7 @@ def test_known_and_recovered_labels_are_told_apart(monkeypatch, capsys):
     assert in_process(monkeypatch, *TINY, "--steps", 1) == 0
     known = capsys.readouterr().out
     assert "Label counts: given." in known
-    assert scores(known)["ours_prior"]["label errors"] == "0 of 4"
+    assert scores(known)["demo (ours_prior)"]["label errors"] == "0 of 4"
 
 
 def test_a_folder_of_pictures_is_a_data_set(tmp_path, monkeypatch, capsys):
@@ -215,7 +216,7 @@ def test_a_diverging_attack_ends_with_its_table_and_code_1(tmp_path, monkeypatch
     assert in_process(monkeypatch, *TINY, *options) == 1
     out = capsys.readouterr().out
     assert "diverged" in out
-    assert "ours_prior" in scores(out)
+    assert "demo (ours_prior)" in scores(out)
     assert "diverged" in check_report(report)
 
 
@@ -320,7 +321,7 @@ def test_ctrl_c_stops_cleanly_and_keeps_what_there_is(tmp_path):
     code, output = running.interrupt()
     assert code == 130, output
     assert "Traceback" not in output
-    made = int(scores(output)["ours_prior"]["steps"])
+    made = int(scores(output)["demo (ours_prior)"]["steps"])
     assert 0 < made < 1_000_000
     assert f"Stopped by Ctrl-C after {made} steps" in output
     check_report(report)
@@ -351,7 +352,7 @@ def test_what_was_compiled_is_kept_and_found_again_without_a_word(tmp_path):
         assert done.returncode == 0
         assert "arning" not in done.stderr
         assert "rror" not in done.stderr
-    assert scores(first.stdout)["ours_prior"]["PSNR"] == scores(second.stdout)["ours_prior"]["PSNR"]
+    assert len({scores(done.stdout)["demo (ours_prior)"]["PSNR"] for done in (first, second)}) == 1
 
 
 @pytest.mark.slow
@@ -368,3 +369,26 @@ def test_a_damaged_or_forbidden_cache_costs_time_and_no_word(tmp_path):
         assert done.returncode == 0, done.stderr
         assert "arning" not in done.stderr
         assert "rror" not in done.stderr
+
+
+def test_export_writes_a_recording_as_a_page(monkeypatch, tmp_path, capsys):
+    recording, page = Path(__file__).parents[1] / "files" / "attack.recording", tmp_path / "page.html"
+    assert in_process(monkeypatch, "export", recording, "--html", page, "--title", "A <lesson>") == 0
+    assert f"Wrote {page}" in capsys.readouterr().out
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert "<h1>A &lt;lesson&gt;</h1>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.recording", "--html", "page.html"], "does not exist"),
+        (["none.recording", "--html", "."], "is a folder"),
+        (["none.recording"], "--html"),
+    ],
+)
+def test_export_says_what_is_wrong(monkeypatch, tmp_path, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert in_process(monkeypatch, "export", *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -35,6 +35,43 @@ def make_dataset(num_images=20):
     )
 
 
+def make_uneven_dataset():
+    """One client with 1, 4, 3 and 2 images of its classes."""
+    labels = np.array([3, 1, 2, 1, 0, 2, 1, 3, 1, 2])
+    images = np.arange(10, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 2, 1), np.uint8)
+    return Dataset(
+        name="uneven",
+        image_shape=(2, 2, 1),
+        class_names=("a", "b", "c", "d"),
+        normalization=NORMALIZATION,
+        psnr_threshold=20.0,
+        num_clients=1,
+        pictures=lambda client: (images, labels),
+    )
+
+
+def test_few_classes_are_the_most_frequent_ones_with_equally_many_images():
+    client = make_uneven_dataset().client(0, num_images=5, num_classes=2)
+    assert client.labels.tolist() == [1, 2, 1, 2, 1], "in stored order, and the first class has the odd image"
+    assert np.round(client.images[:, 0, 0, 0] * 255).astype(int).tolist() == [1, 2, 3, 5, 6]
+
+
+def test_few_classes_can_be_sampled():
+    dataset = make_uneven_dataset()
+    clients = [dataset.client(0, num_images=4, seed=seed, num_classes=2) for seed in range(5)]
+    assert all(client.label_counts.tolist() == [0, 2, 2, 0] for client in clients)
+    assert len({client.images.tobytes() for client in clients}) > 1
+    again = dataset.client(0, num_images=4, seed=3, num_classes=2)
+    assert np.array_equal(again.images, clients[3].images)
+
+
+def test_few_classes_that_have_too_few_images_are_refused():
+    with pytest.raises(DataError, match=r"needs 4 images of class 'c', and the client has 3; choose fewer images"):
+        make_uneven_dataset().client(0, num_images=8, num_classes=2)
+    with pytest.raises(ConfigError, match=r"num_classes = 5 must be a whole number between 1 and 4"):
+        make_uneven_dataset().client(0, num_images=8, num_classes=5)
+
+
 def test_client_knows_its_shape_classes_and_counts():
     client = make_client()
     assert (client.num_images, client.num_classes, client.image_shape) == (3, 2, (4, 5, 1))

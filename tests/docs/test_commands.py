@@ -68,7 +68,7 @@ def test_a_quoted_command_is_understood(page, arguments):
 def test_commands_are_found_at_all():
     found = [parameter.values for parameter in commands_of("workbench")]
     assert len(found) > 25
-    assert {arguments[0] for _, arguments in found} == {"attack", "demo", "sweep", "table"}
+    assert {arguments[0] for _, arguments in found} == {"attack", "demo", "export", "sweep", "table"}
     assert {page for page, _ in found} == set(PAGES)
 
 

@@ -13,6 +13,7 @@ import workbench as wb
 from workbench.federated import batch_order
 from workbench.federated.client import _train, step_keys
 from workbench.randomness import named_key
+from workbench.training.local import LocalTraining, StepSizes
 from workbench.training.sgd import batch_share
 from workbench.weights import shapes_of
 
@@ -92,7 +93,9 @@ def test_observation_holds_no_image_label_or_order(tiny_model, tiny_client):
         "batch_size",
         "learning_rate",
         "num_clients",
+        "training",
     }
+    assert type(observation.training) is LocalTraining, "it holds the client's batches or defence"
     assert tiny_model.shapes == shapes_of(observation.client_weights)
     assert (observation.batches_per_epoch, observation.local_steps) == (3, 6)
     moved = jax.tree.map(
@@ -107,8 +110,10 @@ def num_equations(model, client, config):
     keys = step_keys(
         named_key(0, "any"), config.epochs, config.schedule(client.num_images).batches_per_epoch, independent=True
     )
-    arguments = (model.init(0), client.inputs, client.labels, order, jnp.float32(0.1), keys)
-    traced = jax.make_jaxpr(_train, static_argnums=(0, 1, 2))(model, config.defence, config.batch_size, *arguments)
+    sizes = StepSizes(*3 * (jnp.full(keys.shape, 0.1),))
+    arguments = (model.init(0), client.inputs, client.labels, order, sizes, keys)
+    static = (model, config.local, config.defence, config.batch_size)
+    traced = jax.make_jaxpr(_train, static_argnums=(0, 1, 2, 3))(*static, *arguments)
     return str(traced).count(" = ")
 
 

@@ -43,7 +43,7 @@ def defended(defence, batch):
 
 
 def plain(batch):
-    return jax.jit(partial(batch_gradient, MODEL))(WEIGHTS, *batch)
+    return jax.jit(partial(batch_gradient, MODEL))(WEIGHTS, *batch)[0]
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])

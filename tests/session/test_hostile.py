@@ -391,3 +391,22 @@ def test_loading_hostile_sizes_takes_no_memory(saved, contents, tmp_path, start_
         """)
     out, _ = process.finish()
     assert float(out) < 100, f"memory grew by {out} MB"
+
+
+@pytest.mark.parametrize(
+    "shape", [[2**12, 2**12, 1], [2**11, 3 * 2**9, 1]], ids=["large images", "many pixels in few bytes"]
+)
+def test_a_small_recording_that_claims_many_pixels_is_refused_before_anything_is_unpacked(
+    contents, tmp_path, shape, monkeypatch
+):
+    settings, tensors = contents["recording"]
+    # As many sets of images as are there, each of the largest size that fits the claim.
+    frames = [name for name in tensors if name.endswith(("/images", "/epochs")) and not name.startswith("truth/")]
+    packed = np.frombuffer(recording.zlib.compress(bytes(2**28 // len(frames)), 9), np.uint8)
+    hostile = {name: packed if name in frames else array for name, array in tensors.items()}
+    path = tmp_path / "hostile"
+    container.write(path, "recording", VERSION["recording"], put(settings, "client.image_shape", shape), hostile)
+    assert path.stat().st_size < 400_000, "the file is not small, so this checks nothing"
+    monkeypatch.setattr(recording, "_unpack", lambda *_: pytest.fail("something was unpacked"))
+    with pytest.raises(wb.CheckpointError, match=r"hostile: it claims \d+ sets of .* pixels in \d+ bytes"):
+        wb.replay(path)

@@ -252,3 +252,15 @@ def test_sixty_four_bit_numbers_by_default_change_nothing(client, make_session, 
     images = small.snapshot().state.images
     assert images.dtype == np.float32
     np.testing.assert_allclose(images, reference[30].images, atol=0.02, err_msg="64-bit defaults changed the images")
+
+
+def test_the_network_reads_what_it_was_trained_on():
+    client = wb.load_dataset("glyphs").client(4, num_images=8, num_classes=2)
+    model = wb.models.mlp(widths=(32,))
+    observation = wb.client_update(
+        model, model.init(), client, wb.ClientConfig(epochs=30, batch_size=4, learning_rate=0.1)
+    )
+    session = wb.AttackSession(model, observation, wb.AttackConfig(steps=1), label_counts=client.label_counts)
+    assert (session.read(client.images) == client.labels).all()
+    with pytest.raises(wb.DataError, match="those of the client are"):
+        session.read(client.images[:, :5])

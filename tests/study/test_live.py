@@ -79,7 +79,7 @@ def test_a_small_terminal_is_not_overrun(plan, row, monkeypatch):
     monkeypatch.setenv("LINES", "10")
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
-    show(plan(clients=1, methods=["fedsgd", "shared", "best"], settings=None), {}, row, "text")
+    show(plan(clients=1, methods=["fedsgd", "shared", "demo"], settings=None), {}, row, "text")
     assert len(screen.lines) <= 10
     assert max(map(len, screen.lines)) < 40
     assert any("units" in line for line in screen.lines), "how far it is must stay in sight"

@@ -24,7 +24,7 @@ def test_a_row_holds_quality_cost_and_circumstances(make_unit):
     row = measure(make_unit())
     assert json.loads(json.dumps(row)) == row, "a row is plain JSON"
     assert (row["outcome"], row["steps"], row["label_errors"]) == ("finished", 2, 0)
-    assert len(row["psnr"]) == len(row["ssim"]) == len(row["residuals"]) == 4
+    assert len(row["psnr"]) == len(row["ssim"]) == len(row["residuals"]) == len(row["confidence_by_span"]) == 4
     assert row["recovered_percent"] == 100 * np.mean(np.array(row["psnr"]) > 20)
     assert row["curve"][-1][0] == 2
     assert row["curve"][-1][2] == pytest.approx(np.mean(row["psnr"]), abs=1e-3)

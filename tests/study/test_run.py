@@ -162,7 +162,7 @@ def test_from_a_notebook_a_failed_unit_is_an_error(tmp_path, monkeypatch):
 @pytest.fixture
 def results(plan):
     """Invented rows, so that every number is known."""
-    one = plan(clients=4, methods=["fedsgd", "best"])
+    one = plan(clients=4, methods=["fedsgd", "demo"])
     rows = {}
     for entry in one.entries:
         if entry.is_wanted:
@@ -217,7 +217,7 @@ def test_one_client_has_no_error(plan, run):
 def test_text_and_markdown_show_every_method_and_what_diverged(results):
     for text in (str(results), results.markdown(), results._repr_html_()):
         assert "fedsgd" in text
-        assert "best" in text
+        assert "demo" in text
         assert "21.50 ± 0.65" in text
         assert "4/4 (1 diverged)" in text
         assert "label errors" not in text, "known labels have no errors"
@@ -231,7 +231,7 @@ def test_csv_and_frame_hold_full_numbers(results):
     assert float(first["psnr_error"]) == pytest.approx(0.6454972)
     frame = results.frame()
     assert isinstance(frame, pandas.DataFrame)
-    assert list(frame["method"]) == ["fedsgd", "best"]
+    assert list(frame["method"]) == ["fedsgd", "demo"]
 
 
 def test_latex_is_escaped(results):

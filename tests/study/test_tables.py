@@ -119,6 +119,16 @@ def test_label_formulas_share_their_units_and_refined_has_its_own(trained):
     assert {unit.seed for unit in plan.units} == {0, 1, 2}
 
 
+def test_a_quick_look_calls_no_two_attacks_by_one_name():
+    plan = plan_table(1, "glyphs", clients=1, preset="demo", settings=["4x4x16"])
+    attacks = {one.method: one.units[0].attack for one in plan.entries}
+    # Where the counts are known, no estimator is part of a unit.
+    assert attacks["demo"] == AttackConfig.preset("demo", "glyphs", label_method=attacks["demo"].label_method)
+    assert not {"best", "warm"} & attacks.keys()
+    assert attacks["ours_prior"].warm_start_steps == attacks["ours_prior"].consensus_weight == 0
+    assert any("demo is the attack of workbench demo" in note for note in plan.notes)
+
+
 def test_clients_take_turns(trained):
     plan = plan_table(1, "femnist", data=trained, clients=2, methods=["fedsgd", "shared"], settings=["1x5x50"])
     assert [unit.clients[0] for unit in plan.units] == [0, 0, 1, 1]

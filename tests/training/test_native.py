@@ -310,6 +310,39 @@ def test_a_broken_library_is_compiled_again(monkeypatch, tmp_path):
     assert native.library_path().read_bytes() == working.read_bytes()
 
 
+@pytest.mark.parametrize("harm", ["a folder", "the library", "another user"])
+def test_a_library_that_another_user_may_have_written_is_not_loaded(harm, monkeypatch, tmp_path):
+    if harm == "another user" and os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    working = native.library_path()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    library = native.library_path()
+    library.parent.mkdir(mode=0o755)
+    library.write_bytes(working.read_bytes())
+    library.chmod(0o755)
+    # In a process of its own: this one has loaded the library.
+    command = [sys.executable, "-c", "from workbench.training import native; print(native._library(), native.advice())"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert found.startswith("<CDLL"), f"a private library was not loaded: {found}"
+    {
+        "a folder": lambda: library.parent.chmod(0o777),
+        "the library": lambda: library.chmod(0o775),
+        "another user": lambda: os.chown(library, 12345, -1),
+    }[harm]()
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert found.startswith("None The compiled library is not used: "), found
+    assert "set WORKBENCH_CACHE to a private folder" in found
+
+
+def test_a_library_that_cannot_be_loaded_is_said(monkeypatch, tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"not a library")
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, broken))
+    with pytest.raises(native.CannotCompileError, match="cannot be loaded"):
+        native.build()
+
+
 def quick_compiler(folder, answer, refuses="nothing"):
     """One that takes no time, because it knows the answer, and does not take every flag."""
     path = folder / "compiler"

@@ -81,8 +81,8 @@ class Reconstruction:
 
     @property
     def confidence(self) -> NDArray[np.float32] | None:
-        """[N] from 0 to 1: 1 minus the span residual; None where the update has no span to judge images by."""
-        return confidence_of(self.residuals)
+        """[N] from 0 to 1, by span residual and repetition (`confidence_of`); None where the update has no span."""
+        return confidence_of(self.residuals, self.images)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +193,7 @@ class Attack:
                 "clients in the update": observation.num_clients,
                 "images per client": observation.num_images,
                 "learning rate": observation.learning_rate,
+                "local training": observation.training.description,
                 "epochs": observation.epochs,
                 "batch size": observation.batch_size,
             },
@@ -201,6 +202,8 @@ class Attack:
                 "batch size": schedule.batch_size,
                 "label counts": self.label_counts,
                 "label order": self.config.label_order,
+                **({"dropout": "simulated as off"} if self.model.has_dropout else {}),
+                **({"running statistics": "simulated, not compared"} if self.model.statistics else {}),
             },
             "never seen": {
                 "images": (observation.num_clients * observation.num_images, *observation.image_shape),
@@ -310,13 +313,15 @@ class Attack:
 
     def _restarts(self, phase: Phase, steering: Steering) -> bool:
         """Whether images of this phase may start again."""
-        uses_span = self._uses_span(steering) and self._spans is not None
-        return bool(self.config.restart_every) and uses_span and phase.objective.simulation.num_variable_epochs == 1
+        is_asked = bool(self.config.restart_every) and self._uses_span(steering)
+        is_clear = not isinstance(self._found_span, str) and self._found_span.spectrum.is_clear
+        return is_asked and is_clear and phase.objective.simulation.num_variable_epochs == 1
 
     def _is_restart(self, phase: Phase, at: int) -> bool:
-        """Whether images may start again at this step: an image needs as many steps as its span weight rises in."""
-        is_time = (at - phase.first_step) % self.config.restart_every == 0
-        return is_time and at + self.config.span_rise <= self.total_steps
+        """Whether images may start again at this step: once their weight has risen, with time for it to rise again."""
+        since = at - phase.first_step - self.config.span_rise
+        is_time = since >= 0 and since % self.config.restart_every == 0
+        return is_time and at + self.config.restart_every <= self.total_steps
 
     def _restarted(self, state: AttackState, phase: Phase) -> AttackState:
         """With noise in place of images that cannot be right.
@@ -344,11 +349,16 @@ class Attack:
         if phase.last_step is not None:
             ahead.append(phase.last_step)
         if self._restarts(phase, steering):
-            ahead.append(at + self.config.restart_every - (at - phase.first_step) % self.config.restart_every)
+            ahead.append(self._next_of(phase.first_step + self.config.span_rise, self.config.restart_every, at))
         if self._has_consensus(phase, steering):
             first, every = phase.first_step + self.config.consensus_start, self.config.consensus_every
-            ahead.append(max(first, at + every - (at - first) % every))
+            ahead.append(self._next_of(first, every, at))
         return min(ahead)
+
+    @staticmethod
+    def _next_of(first: int, every: int, at: int) -> int:
+        """The next step number after ``at`` of those that begin with ``first``."""
+        return max(first, at + every - (at - first) % every)
 
     def _consensus(self, state: AttackState) -> NDArray[np.float32]:
         """[A, V, N, H, W, C]: for every reconstruction the median of those matched to it."""

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from workbench.attack.attack import Attack, Custom, Phase
 from workbench.attack.objective import Objective, Problem, update_size
 from workbench.attack.priors import random_filters
-from workbench.attack.simulate import ServerKnowledge, Simulation, planned_phases
+from workbench.attack.simulate import ServerKnowledge, Simulation, believed_schedule, planned_phases
 from workbench.attack.step import adam
 from workbench.config import AttackConfig
 from workbench.federated.observation import Observation
 from workbench.randomness import named_generator, named_key
 from workbench.training.model import Model
+from workbench.training.optimizer import response
 
 __all__ = ["assign_labels", "build_attack"]
 
@@ -56,17 +57,24 @@ def build_attack(
     filters = None
     if custom.prior is None and config.prior.startswith("conv"):
         filters = random_filters(named_key(seed, "attack/filters"), observation.image_shape[-1])
+    believed = believed_schedule(config, observation.schedule)
+    sizes = observation.training.step_sizes(observation.learning_rate, believed)
+    expected = response(observation.training, observation.learning_rate, believed)
     known = ServerKnowledge(
         server_weights=observation.server_weights,
         client_weights=observation.client_weights,
         rate=jnp.float32(observation.learning_rate),
+        sizes=jax.tree.map(jnp.float32, sizes),
+        coefficients=jnp.asarray(expected.coefficients, jnp.float32),
+        kept=jnp.float32(expected.kept),
         labels=jnp.asarray(labels, jnp.int32),
         order=None if order is None else jnp.asarray(order, jnp.int32),
     )
+    gradient_sum = model.trained(observation.gradient_sum)
     shared = jax.device_put(
         Problem(
             known=known,
-            gradient_sum=observation.gradient_sum,
+            gradient_sum=gradient_sum,
             mean=jnp.asarray(observation.normalization.mean, jnp.float32),
             std=jnp.asarray(observation.normalization.std, jnp.float32),
             filters=filters,
@@ -75,14 +83,14 @@ def build_attack(
             step_decay=jnp.float32(config.step_decay ** (1 / config.step_decay_every)),
             first_step=jnp.int32(0),
             scale=jnp.float32(1),
-            span_schedule=jnp.zeros(3),
+            span_schedule=jnp.zeros(4),
             span=None,
         ),
         device,
     )
     phases: list[Phase] = []
     first_step = 0
-    planned = planned_phases(model, config, observation.schedule)
+    planned = planned_phases(model, config, observation.schedule, observation.training)
     for index, (simulation, steps) in enumerate(planned):
         objective = Objective(
             _in_segments(simulation, config, observation.num_clients, device),
@@ -91,9 +99,10 @@ def build_attack(
             config.prior_distance,
             custom.regularizer,
         )
-        size = update_size(objective, observation.gradient_sum)
+        size = update_size(objective, gradient_sum)
         scale = jnp.ones_like(size) if config.weights == "absolute" else size
-        schedule = jnp.stack([size, jnp.float32(config.span_start), jnp.float32(config.span_rise)])
+        rises = (config.span_start, config.span_rise, max(config.restart_every, 1))
+        schedule = jnp.stack([size, *map(jnp.float32, rises)])
         changed = jax.device_put((jnp.int32(first_step), scale, schedule), device)
         problem = replace(shared, **dict(zip(("first_step", "scale", "span_schedule"), changed, strict=True)))
         last_step = None if index == len(planned) - 1 else first_step + steps

@@ -19,12 +19,14 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from workbench.attack.attack import Attack
 from workbench.attack.build import assign_labels, build_attack
-from workbench.attack.simulate import believed_schedule
+from workbench.attack.simulate import believed_schedule, simulate
 from workbench.config import LABEL_METHODS, AttackConfig
 from workbench.errors import ConfigError, DataError, check_choice, check_count
 from workbench.federated.observation import Observation
 from workbench.randomness import named_key
+from workbench.training.local import PLAIN, LocalTraining
 from workbench.training.model import Model
 from workbench.weights import Weights
 
@@ -43,6 +45,7 @@ _NUM_DUMMIES = 3000
 # Inputs that pass through the network together: all 3000 at once need gigabytes and fit no cache.
 _TOGETHER = 25
 _SHORT_STEPS = 60
+_FIRST_STEPS = 30
 
 
 class LabelEstimate(NamedTuple):
@@ -70,7 +73,17 @@ def _statistics(model: Model, weights: Weights, inputs: Array) -> tuple[Array, A
         batch = image[None]
         return jax.nn.softmax(model.apply(weights, batch)[0]), model.features(weights, batch).sum()
 
-    probabilities, feature_sums = jax.lax.map(of_one, inputs, batch_size=_TOGETHER)
+    def of_batch(images: Array) -> tuple[Array, Array]:
+        logits, _ = model.train_logits(weights, images, jnp.ones(len(images), bool))
+        return jax.nn.softmax(logits).mean(0), model.features(weights, images).sum(1).mean()
+
+    if model.mixes_images:
+        # What the client's images meet in training is a batch, not running statistics.
+        together = min(_TOGETHER, len(inputs))
+        batches = inputs[: len(inputs) // together * together].reshape(-1, together, *inputs.shape[1:])
+        probabilities, feature_sums = jax.lax.map(of_batch, batches)
+    else:
+        probabilities, feature_sums = jax.lax.map(of_one, inputs, batch_size=_TOGETHER)
     return probabilities.mean(0), feature_sums.mean()
 
 
@@ -103,6 +116,8 @@ def estimate_labels(
         method: ``interpolated`` (the paper's), ``geng_server`` or ``geng_client`` (Geng et al. with statistics at
             either end), ``bias``, which uses the last layer's bias and needs no feature sums, or ``refined``: the bias
             again, with statistics on images that a short surrogate attack reconstructed with the labels of the bias.
+            An attack with one set of images and a span term then corrects the counts by a first reconstruction of its
+            own.
         seed: of every random draw.
         images: [n, H, W, C] normalised inputs to take the statistics on, for instance images already reconstructed;
             None draws random ones.
@@ -111,6 +126,11 @@ def estimate_labels(
             new ones.
     """
     check_choice("label method", method, LABEL_METHODS)
+    if observation.training.is_adam:
+        raise ConfigError(
+            f"label method = {method!r} reads the update as a sum of gradients, and the steps of "
+            f"{observation.training.optimizer!r} are none; give label_counts."
+        )
     if method == "refined":
         images, statistics = _short_reconstruction(model, observation, config or AttackConfig(), seed), None
     if statistics is None:
@@ -121,18 +141,47 @@ def estimate_labels(
         )
     last = jax.tree.map(lambda a: np.asarray(a, np.float64), observation.gradient_sum[model.last_layer])
     total = observation.num_images * observation.num_clients
-    real = real_counts(method, total, observation.local_steps, last, *statistics)
+    training, coefficients = observation.training, observation.response.coefficients
+    real = real_counts(method, total, observation.local_steps, last, *statistics, coefficients, training)
+    if method == "refined" and config is not None and config.method == "shared" and config.span_weight:
+        real = _corrected(model, observation, config, whole_counts(real, total), seed)
     return LabelEstimate(real, whole_counts(real, total))
+
+
+def _corrected(
+    model: Model, observation: Observation, config: AttackConfig, counts: NDArray[np.int64], seed: int
+) -> NDArray[np.float64]:
+    """[K] the counts by which the simulated training on a first reconstruction would have the observed bias.
+
+    The simulation knows what the network expected in every step; a class with a larger bias gradient than the observed
+    one is more frequent than it was assumed to be.
+    """
+    attack, images = _short_attack(model, observation, config, counts, _FIRST_STEPS, seed)
+    problem, simulation = attack.phases[0].problem, attack.phases[0].objective.simulation
+    simulated = jax.jit(simulate, static_argnums=0)(simulation, problem.known, images)[model.last_layer]["bias"]
+    excess = np.asarray(simulated - observation.gradient_sum[model.last_layer]["bias"], np.float64)
+    per_image = observation.response.coefficients.sum() * (1 - observation.training.label_smoothing) / counts.sum()
+    return counts + excess / per_image
 
 
 def _short_reconstruction(model: Model, observation: Observation, config: AttackConfig, seed: int) -> Array:
     """[A * N, H, W, C] normalised: the client's images after a few steps of the surrogate."""
-    config = replace(config, method="surrogate", steps=_SHORT_STEPS, warm_start_steps=0)
-    counts = split_counts(estimate_labels(model, observation, "bias", seed=seed).whole, observation.num_clients)
-    labels = assign_labels(counts, config, believed_schedule(config, observation.schedule).epochs, seed)
+    config = replace(config, method="surrogate")
+    counts = estimate_labels(model, observation, "bias", seed=seed).whole
+    _, images = _short_attack(model, observation, config, counts, _SHORT_STEPS, seed)
+    return images.reshape(-1, *model.image_shape)
+
+
+def _short_attack(
+    model: Model, observation: Observation, config: AttackConfig, counts: NDArray[np.int64], steps: int, seed: int
+) -> tuple[Attack, Array]:
+    """An attack with these counts in all, and its images [A, V, N, H, W, C] after a few steps from noise."""
+    config = replace(config, steps=steps, warm_start_steps=0)
+    split = split_counts(counts, observation.num_clients)
+    labels = assign_labels(split, config, believed_schedule(config, observation.schedule).epochs, seed)
     attack = build_attack(model, observation, config, labels, seed=seed)
     state, _ = attack.advance(attack.start(), attack.steering, attack.total_steps)
-    return state.images.reshape(-1, *model.image_shape)
+    return attack, state.images
 
 
 def split_counts(counts: NDArray[np.int64], num_clients: int) -> NDArray[np.int64]:
@@ -153,21 +202,35 @@ def real_counts(
     last_layer: dict[str, NDArray[np.float64]],
     server: Statistics,
     client: Statistics,
+    coefficients: NDArray[np.float64] | None = None,
+    training: LocalTraining = PLAIN,
 ) -> NDArray[np.float64]:
     """[K] real-valued counts from the last layer's summed gradient.
 
     With U local steps, p and O the mean softmax and feature sum at step j, and dW_k and db_k class k's summed
     gradients: N * (p_k - dW_k / (O * U)) from the kernel and N * (p_k - db_k / U) from the bias, averaged over the
-        steps.
+    steps. Where gradients count differently, their coefficients sum to what is U here, and weight the mean.
+
+    Args:
+        method: as in `estimate_labels`.
+        num_images: N.
+        local_steps: U.
+        last_layer: the summed gradients.
+        server: statistics at the server's weights.
+        client: statistics at the client's weights.
+        coefficients: [U] how much of every gradient is in the sum; None for all of it.
+        training: label smoothing and clipping change what a gradient says.
     """
+    coefficients = np.ones(local_steps) if coefficients is None else coefficients
+    total = coefficients.sum()
     if method in ("bias", "refined"):
         if "bias" not in last_layer:
             raise ConfigError(
                 f"label method = {method!r} needs a bias in the last layer, which this network does not have."
             )
-        return num_images * (client.probabilities - last_layer["bias"] / local_steps)
+        return num_images * _label_shares(client.probabilities, last_layer["bias"] / total, training)
     along = {
-        "interpolated": np.arange(local_steps) / local_steps,
+        "interpolated": (np.cumsum(coefficients) - coefficients) / total,
         "geng_server": np.zeros(1),
         "geng_client": np.ones(1),
     }[method]
@@ -175,8 +238,25 @@ def real_counts(
     feature_sum = server.feature_sum + along[:, None] * (client.feature_sum - server.feature_sum)
     if not (np.abs(feature_sum) > 0).all():
         raise DataError("the network's features are all zero on random inputs: its kernel gradient reveals no labels.")
-    per_step = num_images * (p - last_layer["kernel"].sum(0) / (feature_sum * local_steps))
-    return per_step.mean(0)
+    measured = last_layer["kernel"].sum(0) / (feature_sum * total)
+    per_step = num_images * np.stack([_label_shares(*pair, training) for pair in zip(p, measured, strict=True)])
+    weights = coefficients / coefficients.mean() if len(along) > 1 else np.ones(1)
+    counts: NDArray[np.float64] = (weights[:, None] * per_step).mean(0)
+    return counts
+
+
+def _label_shares(
+    expected: NDArray[np.float64], measured: NDArray[np.float64], training: LocalTraining
+) -> NDArray[np.float64]:
+    """[K] the share of every class, from its expected probability and its measured gradient."""
+    expected = expected - training.label_smoothing / len(expected)
+    if training.gradient_clip:
+        # Clipping shrinks all classes alike. The gradient of a class that the client does not have is its probability,
+        # so these show by how much; a class that it has is measured below 0, or nearly so.
+        absent = (measured > 0) & (expected > 0)
+        ratios = measured[absent] / expected[absent]
+        measured = measured / min(1.0, float(np.median(ratios))) if ratios.size else measured
+    return (expected - measured) / (1 - training.label_smoothing)
 
 
 def whole_counts(real: ArrayLike, num_images: int) -> NDArray[np.int64]:

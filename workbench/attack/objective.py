@@ -55,8 +55,9 @@ class Problem:
         step_decay: scalar, the factor on the step size with every step.
         first_step: scalar, where the schedules of this phase begin.
         scale: scalar, the factor on the weights of prior, tv, clip, consensus and the custom term.
-        span_schedule: [3]: the size of the observed update, which the weight of the span is relative to, the share of
-            that weight at the first step, and the steps in which it rises to all of it.
+        span_schedule: [4]: the size of the observed update, which the weight of the span is relative to, the share of
+            that weight at the first step, and the steps in which it rises to all of it, for images of the start and
+            for restarted ones.
         span: of a dense layer's update; None leaves the term out.
     """
 
@@ -168,8 +169,9 @@ def loss_and_terms(
     if objective.regularizer is not None:
         custom = steering.custom * problem.scale * objective.regularizer(images)
     if problem.span is not None:
-        size, first, rise = problem.span_schedule
-        shares = first ** (1 - jnp.minimum((step - started).astype(rise.dtype) / rise, 1.0))
+        size, first, rise, rise_again = problem.span_schedule
+        rises = jnp.where(started == problem.first_step, rise, rise_again)
+        shares = first ** (1 - jnp.minimum((step - started).astype(rise.dtype) / rises, 1.0))
         span_weight = steering.span * problem.span.share * size
         span = span_weight * span_term(objective.simulation.model, problem.span, images, shares)
     shape = (1,) * (images.ndim - 1) + problem.mean.shape

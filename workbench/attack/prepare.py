@@ -1,5 +1,7 @@
 """From an observation to an attack ready to run: input checked, label counts known or recovered."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from workbench.attack.attack import Attack, Custom
 from workbench.attack.build import assign_labels, build_attack
 from workbench.attack.labels import estimate_labels, split_counts
+from workbench.attack.methods import METHODS, Simulated
 from workbench.attack.simulate import believed_schedule
+from workbench.attack.span import Span, find_span
 from workbench.config import AttackConfig
 from workbench.errors import ConfigError, DataError, check_count, check_kind
 from workbench.federated.observation import Observation
@@ -51,8 +55,11 @@ def prepare(
     check_kind("observation", observation, Observation)
     seed = check_count("seed", seed, minimum=0)
     _check_observation(model, observation)
-    epochs = believed_schedule(config, observation.schedule).epochs
-    order = None
+    if config.noisy_method is not None:
+        config = _settle_method(config, observation, find_span(model, observation))
+    _check_method(config, observation)
+    schedule = believed_schedule(config, observation.schedule)
+    epochs, order = schedule.epochs, None
     if batch_labels is not None:
         labels = _check_batch_labels(batch_labels, observation, epochs)
         order = _order_by_label(labels) if image_order is None else _check_order(image_order, labels)
@@ -61,7 +68,23 @@ def prepare(
     else:
         counts = _label_counts(model, observation, config, label_counts, seed)
         labels = assign_labels(counts, config, epochs, seed)
+        if schedule.num_used < schedule.num_images:
+            # Every epoch leaves out other images, as the client's do, or some would never be simulated.
+            turns = np.arange(epochs)[:, None] * (schedule.num_images - schedule.num_used)
+            turned = (np.arange(schedule.num_images) + turns) % schedule.num_images
+            order = np.broadcast_to(turned, labels.shape)
+            labels = np.take_along_axis(labels, order, axis=-1)
     return build_attack(model, observation, config, labels, order, custom, seed=seed, device=device)
+
+
+def _settle_method(config: AttackConfig, observation: Observation, span: Span | str) -> AttackConfig:
+    """The settings for an update with this span: the method, or the one for noise with its warm start."""
+    if not isinstance(span, str) and span.spectrum.is_clear:
+        return replace(config, noisy_method=None, warm_start_steps=0)
+    # The surrogate cannot simulate Adam.
+    warm_start = 0 if observation.training.is_adam else config.warm_start_steps
+    method = config.noisy_method or config.method
+    return replace(config, method=method, noisy_method=None, warm_start_steps=warm_start)
 
 
 def _check_observation(model: Model, observation: Observation) -> None:
@@ -79,6 +102,17 @@ def _check_observation(model: Model, observation: Observation) -> None:
     if not any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(observation.gradient_sum)):
         raise DataError(
             "the update is all zeros: server_weights and client_weights are equal, so there is nothing to attack."
+        )
+
+
+def _check_method(config: AttackConfig, observation: Observation) -> None:
+    """A method that does not simulate every step reads the update as a sum of gradients, which Adam's is not."""
+    is_batched = METHODS[config.method].simulated is Simulated.BATCHES
+    if observation.training.is_adam and (config.warm_start_steps or not is_batched):
+        setting = f"warm_start_steps = {config.warm_start_steps}" if is_batched else f"method = {config.method!r}"
+        raise ConfigError(
+            f"{setting} reads the update as a sum of gradients, and the steps of {observation.training.optimizer!r} "
+            "are none; use ours_prior, ours_no_prior or shared with warm_start_steps = 0."
         )
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from workbench.training.layers import convolution
+from workbench.training.layers import Window, convolution
 
 __all__ = [
     "Summary",
@@ -46,9 +46,9 @@ def summarize(epochs: Array, summary: str | Summary, filters: Array | None = Non
     assert filters is not None, "the conv+ summaries need filters"
     if summary == "conv+mean":
         # The convolution is linear: convolving the mean gives the mean of the convolutions with far less work.
-        return convolution(epochs.mean(1), filters, 1)
+        return convolution(epochs.mean(1), filters, Window.padded(1))
     # One epoch at a time, recomputed in the backward pass: 96 channels of all images at once would fill the memory.
-    return lax.map(jax.checkpoint(lambda images: convolution(images, filters, 1).max(0)), epochs)
+    return lax.map(jax.checkpoint(lambda images: convolution(images, filters, Window.padded(1)).max(0)), epochs)
 
 
 def pairwise_distance(summaries: Array, distance: str) -> Array:

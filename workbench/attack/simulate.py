@@ -27,9 +27,10 @@ from jax import Array, lax
 
 from workbench.attack.methods import METHODS, Method, Simulated
 from workbench.config import AttackConfig
+from workbench.training.local import PLAIN, LocalTraining, StepSizes
 from workbench.training.model import Model
 from workbench.training.schedule import Schedule
-from workbench.training.sgd import Batches, batch_share, in_batches, kept_bytes, sgd
+from workbench.training.sgd import Batches, batch_share, in_batches, kept_bytes, sgd, train
 from workbench.weights import Weights
 
 __all__ = [
@@ -54,6 +55,7 @@ class Simulation:
         schedule: N, E and m of each client, E and m as the attacker believes them.
         points: of the surrogate, on the segment between the weights.
         segments: parts of the simulation that the backward pass computes a second time (`training.sgd`).
+        training: the client's optimiser and what belongs to it.
     """
 
     model: Model
@@ -61,6 +63,7 @@ class Simulation:
     schedule: Schedule
     points: int = 2
     segments: int = 1
+    training: LocalTraining = PLAIN
 
     @property
     def num_variable_epochs(self) -> int:
@@ -90,7 +93,8 @@ class Simulation:
         num_images = num_clients * self.num_variable_epochs * self.schedule.num_images
         # The images, Adam's two moments, the consensus, the gradient and the next state, as float32.
         state = 8 * 4 * num_images * math.prod(self.model.image_shape)
-        return state + num_clients * kept_bytes(self.model, *self.num_simulated_steps, self.segments)
+        training = self.training if self.is_batched else self.training.of_gradient
+        return state + num_clients * kept_bytes(self.model, *self.num_simulated_steps, self.segments, training)
 
 
 @jax.tree_util.register_dataclass
@@ -102,6 +106,9 @@ class ServerKnowledge:
         server_weights: where the simulation starts.
         client_weights: where the client ended.
         rate: the client's learning rate.
+        sizes: [U] of every local step.
+        coefficients: [U] what the update holds of every gradient, in units of the rate.
+        kept: what the update keeps of the server's weights.
         labels: [A, E, N] assigned to the positions of every epoch.
         order: [A, E, N] which image stands at which position, for methods with one set of images; None for the same
             order in every epoch.
@@ -110,6 +117,9 @@ class ServerKnowledge:
     server_weights: Weights
     client_weights: Weights
     rate: Array
+    sizes: StepSizes
+    coefficients: Array
+    kept: Array
     labels: Array
     order: Array | None
 
@@ -134,26 +144,38 @@ class Cost(NamedTuple):
 
 def believed_schedule(config: AttackConfig, schedule: Schedule) -> Schedule:
     """The client's schedule with E and m as the attacker believes them."""
-    return Schedule(schedule.num_images, config.epochs or schedule.epochs, config.batch_size or schedule.batch_size)
+    believed = (config.epochs or schedule.epochs, config.batch_size or schedule.batch_size)
+    return Schedule(schedule.num_images, *believed, schedule.drop_last)
 
 
-def planned_phases(model: Model, config: AttackConfig, schedule: Schedule) -> list[tuple[Simulation, int]]:
+def planned_phases(
+    model: Model, config: AttackConfig, schedule: Schedule, training: LocalTraining
+) -> list[tuple[Simulation, int]]:
     """What every phase simulates, and its steps: the method, and before it the warm start if there is one."""
     schedule = believed_schedule(config, schedule)
     methods = [(config.method, config.steps)]
-    if config.warm_start_steps:
+    if config.warm_start_steps and config.noisy_method is None:
         methods.insert(0, ("surrogate", config.warm_start_steps))
-    return [(Simulation(model, METHODS[name], schedule, config.surrogate_points), steps) for name, steps in methods]
+    return [
+        (Simulation(model, METHODS[name], schedule, config.surrogate_points, training=training), steps)
+        for name, steps in methods
+    ]
 
 
-def estimate_cost(model: Model, config: AttackConfig, schedule: Schedule, num_clients: int = 1) -> Cost:
+def estimate_cost(
+    model: Model,
+    config: AttackConfig,
+    schedule: Schedule,
+    num_clients: int = 1,
+    training: LocalTraining = PLAIN,
+) -> Cost:
     """What an attack on such a client costs; nothing is compiled or computed.
 
     >>> from workbench import models
     >>> estimate_cost(models.mlp(), AttackConfig(steps=10), Schedule(num_images=8, epochs=2, batch_size=4)).phases
     ((10, 16),)
     """
-    phases = planned_phases(model, config, schedule)
+    phases = planned_phases(model, config, schedule, training)
     work = [(steps, num_clients * math.prod(simulation.num_simulated_steps)) for simulation, steps in phases]
     return Cost(max(simulation.memory(num_clients) for simulation, _ in phases), tuple(work))
 
@@ -185,24 +207,30 @@ def image_labels(labels: Array, order: Array | None) -> Array:
 def _simulate_one(
     simulation: Simulation, known: ServerKnowledge, images: Array, labels: Array, order: Array | None
 ) -> Weights:
-    model, schedule, start, rate = simulation.model, simulation.schedule, known.server_weights, known.rate
-    epochs, num_images, batch_size = schedule.epochs, schedule.num_images, schedule.batch_size
+    schedule, start = simulation.schedule, known.server_weights
+    epochs, batch_size, per_epoch = schedule.epochs, schedule.batch_size, schedule.batches_per_epoch
     if not simulation.is_batched:
         labels = image_labels(labels, order)[None]
     match simulation.method.simulated:
         case Simulated.POINTS:
             return _surrogate(simulation, known, images, labels)
         case Simulated.ONE_STEP:
-            return _gradient_sum(model, start, _whole_epochs(images, labels), rate, schedule.local_steps)
+            return _gradient_sum(simulation, known, start, _whole_epochs(images, labels), schedule.local_steps)
         case Simulated.EPOCHS:
             same = (jnp.broadcast_to(a, (epochs, *a.shape[1:])) for a in (images, labels))
-            return _gradient_sum(model, start, _whole_epochs(*same), rate, schedule.batches_per_epoch)
+            return _gradient_sum(simulation, known, start, _whole_epochs(*same), per_epoch)
     if not simulation.method.is_separate:
         images = jnp.broadcast_to(images, (epochs, *images.shape[1:])) if order is None else images[0][order]
+    used = schedule.num_used
     batches = Batches(
-        in_batches(images, batch_size), in_batches(labels, batch_size), batch_share(epochs, num_images, batch_size)
+        in_batches(images[:, :used], batch_size),
+        in_batches(labels[:, :used], batch_size),
+        batch_share(epochs, used, batch_size),
     )
-    return _gradient_sum(model, start, batches, rate, 1, simulation.segments)
+    if simulation.training.is_plain:
+        return _gradient_sum(simulation, known, start, batches, 1)
+    end = train(simulation.model, simulation.training, start, batches, known.sizes, simulation.segments)
+    return _difference(simulation, known, jax.tree.map(lambda s: known.kept * s, start), end)
 
 
 def _whole_epochs(images: Array, labels: Array) -> Batches:
@@ -210,22 +238,32 @@ def _whole_epochs(images: Array, labels: Array) -> Batches:
 
 
 def _gradient_sum(
-    model: Model, start: Weights, batches: Batches, rate: Array, scale: int, segments: int = 1
+    simulation: Simulation, known: ServerKnowledge, start: Weights, batches: Batches, per_step: int
 ) -> Weights:
-    """(start - end) / rate after steps whose gradients are multiplied by the scale."""
-    end = sgd(model, start, batches, rate * scale, segments)
-    return jax.tree.map(lambda s, e: (s - e) / rate, start, end)
+    """(start - end) / rate after steps that stand for ``per_step`` of the client's each."""
+    model, training = simulation.model, simulation.training
+    if training.is_plain:
+        end = sgd(model, start, batches, known.rate * per_step, simulation.segments)
+    else:
+        rates = known.rate * known.coefficients.reshape(-1, per_step).sum(1)
+        end = train(model, training.of_gradient, start, batches, StepSizes(rates, rates, rates))
+    return _difference(simulation, known, start, end)
+
+
+def _difference(simulation: Simulation, known: ServerKnowledge, start: Weights, end: Weights) -> Weights:
+    """(start - end) / rate of all that an optimiser moves."""
+    return simulation.model.trained(jax.tree.map(lambda s, e: (s - e) / known.rate, start, end))
 
 
 def _surrogate(simulation: Simulation, known: ServerKnowledge, images: Array, labels: Array) -> Weights:
     """Gradients of all N images at points between the server's and the client's weights (after Zhu et al. 2023)."""
     nodes, shares = np.polynomial.legendre.leggauss(simulation.points)
-    total = jax.tree.map(jnp.zeros_like, known.server_weights)
+    total = simulation.model.trained(jax.tree.map(jnp.zeros_like, known.server_weights))
     batches, local_steps = _whole_epochs(images, labels), simulation.schedule.local_steps
     for position, share in zip((nodes + 1) / 2, shares / 2, strict=True):
         between = jax.tree.map(
             lambda s, c, t=float(position): s + t * (c - s), known.server_weights, known.client_weights
         )
-        part = _gradient_sum(simulation.model, between, batches, known.rate, local_steps)
+        part = _gradient_sum(simulation, known, between, batches, local_steps)
         total = jax.tree.map(lambda a, b, w=float(share): a + w * b, total, part)
     return total

@@ -12,7 +12,10 @@ is the distance of its [f; c] to the space, relative to how much the images' f d
 - It is exact after one local step, with f at the weights of that step, and approximate after many, because f moves with
   the weights; weights half way between the server's and the client's are then best.
 - There are at most as many distinct images as the numerical rank of the update, which is at most o.
-- The update is a linear combination of the client's gradients. Noise hides the span, because the noise of one column is
+- The update is a linear combination of the client's gradients: with momentum, a rate schedule, clipping, label
+  smoothing or a proximal term it is; of weight decay, the known multiple of the server's kernel is subtracted; with
+  Adam it is not. Images that `drop_last` left out of every epoch are not in it.
+- Noise hides the span, because the noise of one column is
   not a combination of the other columns: `Spectrum.unexplained` measures that.
 - The input of the layer depends on one image at a time (no batch normalisation before the layer, no dropout).
 
@@ -145,6 +148,8 @@ def find_span(model: Model, observation: Observation) -> Span | str:
     Returns:
         The span, or a sentence about why there is none.
     """
+    if why_not := _why_no_span(model, observation):
+        return why_not
     num_images = observation.num_clients * observation.num_images
     spans = []
     for name in _dense_layers(model):
@@ -157,6 +162,23 @@ def find_span(model: Model, observation: Observation) -> Span | str:
     if not spans:
         return f"No dense layer of {model.name} has an update, so there is no span to use."
     return max(spans, key=lambda span: min(span.spectrum.rank, num_images))
+
+
+def _why_no_span(model: Model, observation: Observation) -> str:
+    """Why the update of such a client has no span; empty where it has one."""
+    if observation.training.is_adam:
+        return (
+            f"The client trains with {observation.training.optimizer}, which divides every entry of a gradient by the "
+            "size of its own history: that destroys the span, so the attack goes on without it."
+        )
+    if model.has_dropout and model.dense_inputs is None:
+        return "The client trains with dropout, which changes the inputs of layers at random: there is no span to use."
+    if model.mixes_images:
+        return (
+            f"{model.name} mixes the images of a batch, so the input of a layer does not depend on one image alone: "
+            "there is no span to use."
+        )
+    return ""
 
 
 def _dense_layers(model: Model) -> list[str]:
@@ -233,8 +255,12 @@ def mutual_distances(model: Model, span: SpanArrays, images: Array) -> Array:
 
 
 def wrong_images(model: Model, span: SpanArrays, images: Array, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[N] which normalised images [N, H, W, C] cannot be right: two labels for one picture, or outside the span."""
+    """[N] which normalised images [N, H, W, C] cannot all be right: several of one picture, or outside the span.
+
+    Of several images with one label that show the same picture, the one nearest to the span is kept. With different
+    labels none is, because the span does not see labels.
+    """
     residuals = np.asarray(span_residuals(model, span, images, images))
-    apart = np.asarray(mutual_distances(model, span, images))
-    is_double = (apart < _SAME_PICTURE) & (labels[:, None] != labels[None])
-    return is_double.any(1) | (residuals > max(_OUTSIDE * np.median(residuals), _CLOSE))
+    is_same = np.asarray(mutual_distances(model, span, images)) < _SAME_PICTURE
+    is_kept = (labels[:, None] == labels[None]) & (residuals[:, None] <= residuals[None])
+    return (is_same & ~is_kept).any(1) | (residuals > max(_OUTSIDE * np.median(residuals), _CLOSE))

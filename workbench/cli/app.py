@@ -1,4 +1,4 @@
-"""The command line: ``workbench demo``, ``attack``, ``table`` and ``sweep``.
+"""The command line: ``workbench demo``, ``attack``, ``export``, ``table`` and ``sweep``.
 
 Exit codes: 0 when all went well, 1 when an attack diverged or units of a study failed, 2 when the input was wrong, 130
 after Ctrl-C. A run that Ctrl-C or a divergence ends still prints its table and writes its report and checkpoint.
@@ -15,6 +15,7 @@ import typer
 
 from workbench.cli.attack import attack, demo
 from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, setting_options
+from workbench.cli.export import export
 from workbench.errors import ConfigError, WorkbenchError, check_choice
 from workbench.settings import with_parameters
 from workbench.study.plan.plan import DATASETS, Plan
@@ -147,6 +148,7 @@ def _run(plan: Plan, export: list[Path] | None, over_time: Path | None, **values
 for command in (
     demo,
     attack,
+    export,
     with_parameters(table, [*_TABLE_OPTIONS, *_RUN_OPTIONS]),
     with_parameters(sweep, _RUN_OPTIONS),
 ):

@@ -3,7 +3,7 @@
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -77,18 +77,30 @@ def demo(**values: Any) -> int:
     """Attack a bundled client: a minute at most, no browser and no download."""
     target = Target(**given_settings(Target, values), client=ClientConfig(**given_settings(ClientConfig, values)))
     typer.echo(f"This rebuilds a client's {target.num_images} pictures from nothing but the weights it sends back.")
-    configs = [_demo_config(target, name, values["steps"]) for name in values["method"] or ["ours_prior"]]
+    attacks = {
+        _name("demo", config): config
+        for config in (_demo_config(target, name, values["steps"]) for name in values["method"] or ["ours_prior"])
+    }
+    for name, config in attacks.items():
+        typer.echo(f"Attack {name}: {config.description}; {config.warm_start_steps + config.steps} steps.")
     return _attack_all(
-        target, configs, is_known=values["known_labels"], device=values["device"], report=values["report"]
+        target, attacks, is_known=values["known_labels"], device=values["device"], report=values["report"]
     )
+
+
+def _name(preset: str, config: AttackConfig) -> str:
+    """What a table calls an attack: a method alone is the paper's, from noise and without what the workbench adds."""
+    is_papers = not (config.warm_start_steps or config.consensus_weight or config.span_weight)
+    return config.method if preset == "paper" or is_papers else f"{preset} ({config.method})"
 
 
 def _demo_config(target: Target, method: str, steps: int | None) -> AttackConfig:
     config = target.config("demo", {"method": method} if steps is None else {"method": method, "steps": steps})
     if METHODS[config.method].can_warm_start:
         return config
-    # A baseline gets as many steps instead of the warm start.
-    return replace(config, warm_start_steps=0, steps=config.warm_start_steps + config.steps)
+    # A baseline gets as many steps instead of the warm start, and has no epochs to bring to a consensus.
+    steps = config.warm_start_steps + config.steps
+    return replace(config, warm_start_steps=0, consensus_weight=0.0, steps=steps)
 
 
 @partial(with_parameters, parameters=_ATTACK_OPTIONS)
@@ -109,7 +121,9 @@ def attack(**values: Any) -> int:
         changes[name] = value
     run = {"is_known": is_known, "device": values["device"], "report": values["report"], "save": values["save"]}
     if values["resume"] is None:
-        return _attack_all(target, [target.config(values["preset"] or "demo", changes)], **run)
+        preset = values["preset"] or "demo"
+        config = target.config(preset, changes)
+        return _attack_all(target, {_name(preset, config): config}, **run)
     if values["preset"] is not None:
         raise ConfigError(f"--preset {values['preset']}: {values['resume']} has its own settings; leave it out.")
     return _resume(target, values["resume"], changes, **run)
@@ -117,27 +131,27 @@ def attack(**values: Any) -> int:
 
 def _attack_all(
     target: Target,
-    configs: Sequence[AttackConfig],
+    attacks: Mapping[str, AttackConfig],
     *,
     is_known: bool,
     device: str,
     report: Path | None = None,
     save: Path | None = None,
 ) -> int:
-    """Attack the target's update with every config in turn."""
+    """Attack the target's update with every config in turn; ``attacks`` has them by name."""
     prepare_run(report, save)
     model, clients = target.load()
     typer.echo(f"Attacking {target.description}, {model.name}.")
     observation = target.observe(model, clients)
     counts = Truth.of(clients).label_counts if is_known else None
-    source = "given" if is_known else f"recovered from the weights ({configs[0].label_method})"
+    source = "given" if is_known else f"recovered from the weights ({next(iter(attacks.values())).label_method})"
     typer.echo(f"Label counts: {source}.")
-    sessions: list[AttackSession] = []
-    for config in configs:
+    sessions: dict[str, AttackSession] = {}
+    for name, config in attacks.items():
         session = AttackSession(model, observation, config, label_counts=counts, seed=target.seed, device=device)
         # All methods get the same labels, and these are recovered once.
         counts = session.label_counts
-        sessions.append(session)
+        sessions[name] = session
     return _run_all(target, sessions, clients, source, report, save)
 
 
@@ -167,7 +181,7 @@ def _resume(
         raise ConfigError(f"label_source = 'known', but {path} has other counts; leave it out to continue.")
     typer.echo(f"Continuing from {path}, step {session.num_steps}.")
     goal = session.config.warm_start_steps + check_count("steps", steps)
-    return _run_all(target, [session], clients, f"those of {path}", report, save, goal)
+    return _run_all(target, {session.config.method: session}, clients, f"those of {path}", report, save, goal)
 
 
 def _check_same_settings(path: Path, saved: AttackConfig, changes: dict[str, Any]) -> None:
@@ -179,7 +193,7 @@ def _check_same_settings(path: Path, saved: AttackConfig, changes: dict[str, Any
 
 def _run_all(
     target: Target,
-    sessions: Sequence[AttackSession],
+    sessions: Mapping[str, AttackSession],
     clients: Sequence[ClientData],
     label_source: str,
     report: Path | None,
@@ -189,9 +203,9 @@ def _run_all(
     """Run the sessions one after the other, then print, save and report what there is; return the exit code."""
     typer.echo("The first step compiles, which takes some seconds; the compilation is cached for the next start.")
     begun, scores, is_stopped = [], [], False
-    for session in sessions:
+    for name, session in sessions.items():
         if len(sessions) > 1:
-            typer.echo(f"Method: {session.config.method}.")
+            typer.echo(f"Now: {name}.")
         if save is not None:
             session.autosave(save, every_seconds=AUTOSAVE_SECONDS)
         started = time.monotonic()
@@ -199,7 +213,7 @@ def _run_all(
         if last > session.num_steps:
             session.run(last - session.num_steps)
         begun.append(session)
-        scores.append(_scores(session, clients, time.monotonic() - started))
+        scores.append({"method": name, **_scores(session, clients, time.monotonic() - started)})
         is_stopped = session.outcome is not Outcome.DIVERGED and session.num_steps < last
         if is_stopped:
             break
@@ -229,7 +243,6 @@ def _scores(session: AttackSession, clients: Sequence[ClientData], seconds: floa
     quality = score(session.reconstruction(), clients)
     wrong = label_errors(Truth.of(clients).label_counts.sum(0), session.label_counts.sum(0))
     return {
-        "method": session.config.method,
         "recovered": f"{quality.recovered_percent:.1f} %",
         "PSNR": f"{quality.psnr.mean():.2f} dB",
         "SSIM": f"{quality.ssim.mean():.3f}",

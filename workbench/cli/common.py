@@ -20,6 +20,7 @@ __all__ = [
     "one_of",
     "option",
     "parse_settings",
+    "prepare_output",
     "prepare_run",
     "setting_options",
 ]
@@ -63,7 +64,8 @@ def setting_options(
 
 def _setting_option(known: Setting, heading: str, defaults: Mapping[str, Any] | None, kind: Any) -> Parameter:
     default = None if defaults is None else defaults.get(known.name, known.default)
-    kind = kind or (tuple[float, float] if known.kind is tuple else known.kind)
+    typed: dict[type, Any] = {tuple: tuple[float, float], list: str}
+    kind = kind or typed.get(known.kind, known.kind)
     names = (known.flag, *known.aliases)
     if known.kind is bool and default is None:
         names = (f"{known.flag}/--no-{known.flag[2:]}",)
@@ -108,15 +110,20 @@ def prepare_run(*outputs: Path | None, is_advised: bool = True) -> None:
         is_advised: whether to print how attacks on this machine could be faster.
     """
     for path in filter(None, outputs):
-        if path.is_dir():
-            raise ConfigError(f"{str(path)!r} is a folder; name the file to write.")
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise ConfigError(f"{str(path)!r} cannot be written: {str(folder)!r} is not a writable directory.")
+        prepare_output(path)
     _keep_compilations()
     advice = native.advice() if is_advised else ""
     if advice:
         typer.echo(advice, err=True)
+
+
+def prepare_output(path: Path) -> None:
+    """Check that a file can be written."""
+    if path.is_dir():
+        raise ConfigError(f"{str(path)!r} is a folder; name the file to write.")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"{str(path)!r} cannot be written: {str(folder)!r} is not a writable directory.")
 
 
 def _keep_compilations() -> None:

@@ -193,13 +193,17 @@ class Dataset:
     def num_classes(self) -> int:
         return len(self.class_names)
 
-    def client(self, index: int, num_images: int | None = 50, seed: int | None = None) -> ClientData:
+    def client(
+        self, index: int, num_images: int | None = 50, seed: int | None = None, num_classes: int | None = None
+    ) -> ClientData:
         """The data of one client.
 
         Args:
             index: which client, from 0.
             num_images: how many images; None takes all that the client has.
             seed: None takes the first images in stored order; a number samples them without replacement.
+            num_classes: take only so many classes, the most frequent ones of the client, with equally many images of
+                each; None takes images of any class.
         """
         index = check_count("client index", index, minimum=0, maximum=self.num_clients - 1)
         images, labels = self.pictures(index)
@@ -209,10 +213,15 @@ class Dataset:
                 f"num_images = {num_images} is more than the {len(images)} images of client {index} of {self.name}; "
                 f"choose at most {len(images)}."
             )
-        chosen = np.arange(num_images)
+        chosen = np.arange(len(images))
         if seed is not None:
             rng = np.random.default_rng([check_count("seed", seed, minimum=0), index])
-            chosen = rng.choice(len(images), num_images, replace=False)
+            size = num_images if num_classes is None else len(images)
+            chosen = rng.choice(len(images), size, replace=False)
+        if num_classes is not None:
+            num_classes = check_count("num_classes", num_classes, maximum=min(num_images, len(set(labels.tolist()))))
+            chosen = self._of_few_classes(chosen, labels, num_images, num_classes)
+        chosen = chosen[:num_images]
         return ClientData(
             images=images[chosen],
             labels=labels[chosen],
@@ -221,6 +230,22 @@ class Dataset:
             psnr_threshold=self.psnr_threshold,
             name=f"{self.name}, client {index}",
         )
+
+    def _of_few_classes(
+        self, order: NDArray[np.intp], labels: NDArray[Any], num_images: int, num_classes: int
+    ) -> NDArray[np.intp]:
+        """The first images in this order of the most frequent classes, equally many of each, in the same order."""
+        counts = np.bincount(labels, minlength=self.num_classes)
+        shares = [len(part) for part in np.array_split(np.arange(num_images), num_classes)]
+        chosen = []
+        for label, share in zip(np.argsort(-counts, kind="stable"), shares, strict=False):
+            if counts[label] < share:
+                raise DataError(
+                    f"num_images = {num_images} of num_classes = {num_classes} needs {share} images of class "
+                    f"{self.class_names[label]!r}, and the client has {counts[label]}; choose fewer images."
+                )
+            chosen.append(np.flatnonzero(labels[order] == label)[:share])
+        return order[np.sort(np.concatenate(chosen))]
 
 
 def check_images_and_labels(

@@ -18,8 +18,9 @@ from workbench.data.dataset import ClientData
 from workbench.errors import ConfigError, DataError, check_count, check_kind
 from workbench.federated.observation import Observation
 from workbench.randomness import laplacian, named_generator, named_key, normal, signed_uniform
+from workbench.training.local import LocalTraining, StepSizes
 from workbench.training.model import Model
-from workbench.training.sgd import Batches, batch_gradient, batch_share, in_batches, sgd
+from workbench.training.sgd import Batches, LocalState, batch_gradient, batch_share, in_batches, local_steps, sgd
 from workbench.weights import Weights
 
 __all__ = [
@@ -57,16 +58,17 @@ def batch_order(num_images: int, epochs: int, seed: int, *, same_batches: bool =
     return np.broadcast_to(rng.permuted(images, axis=1), (epochs, num_images))
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _train(
     model: Model,
+    training: LocalTraining,
     defence: DefenceConfig,
     batch_size: int,
     weights: Weights,
     inputs: Array,
     labels: Array,
     order: Array,
-    rate: Array,
+    sizes: StepSizes,
     keys: Array,
 ) -> Weights:
     """Train on the images in the given order.
@@ -74,27 +76,25 @@ def _train(
     Args:
         inputs: [N, H, W, C] normalised.
         labels: [N].
-        order: [E, N].
-        rate: the step size.
+        order: [E, n] the images that every epoch uses.
+        sizes: [E, B] of every step.
         keys: [E, B] random keys of the defence.
     """
-    share = batch_share(1, len(labels), batch_size)
+    share = batch_share(1, order.shape[1], batch_size)
 
-    def step(weights: Weights, xs: tuple[Batches, Array]) -> tuple[Weights, None]:
-        batch, key = xs
-        gradient = defended_gradient(model, defence, weights, *batch, key)
-        return jax.tree.map(lambda w, g: w - rate * g, weights, gradient), None
+    def gradient_of(weights: Weights, batch: Batches, key: Array) -> tuple[Weights, Weights]:
+        return defended_gradient(model, defence, weights, *batch, key, training.label_smoothing)
 
     # A scan over epochs, so that only one epoch's batches are in memory at a time.
-    def epoch(weights: Weights, xs: tuple[Array, Array]) -> tuple[Weights, None]:
-        order, keys = xs
+    def epoch(state: LocalState, xs: tuple[Array, StepSizes, Array]) -> tuple[LocalState, None]:
+        order, sizes, keys = xs
         chosen = in_batches(order[None], batch_size)
         batches = Batches(inputs[chosen], labels[chosen], share)
-        if defence.name == "none":
-            return sgd(model, weights, batches, rate), None
-        return lax.scan(step, weights, (batches, keys))[0], None
+        if defence.name == "none" and training.is_plain:
+            return state._replace(weights=sgd(model, state.weights, batches, sizes.rate[0])), None
+        return local_steps(training, state, weights, batches, sizes, gradient_of, keys), None
 
-    return lax.scan(epoch, weights, (order, keys))[0]
+    return lax.scan(epoch, LocalState.first(training, weights), (order, sizes, keys))[0].weights
 
 
 def check_training(model: Model, client: ClientData, config: ClientConfig, field: str = "client") -> None:
@@ -106,7 +106,12 @@ def check_training(model: Model, client: ClientData, config: ClientConfig, field
         raise DataError(f"{field} has images of {client.image_shape}; {model.name} takes {model.image_shape}.")
     if client.num_classes > model.num_classes:
         raise DataError(f"{field} has {client.num_classes} classes; {model.name} has only {model.num_classes} outputs.")
-    config.schedule(client.num_images)
+    config.step_sizes(config.learning_rate, config.schedule(client.num_images))
+    if model.mixes_images and config.defence.name in ("pruning", "dp_sgd"):
+        raise ConfigError(
+            f"defence = {config.defence.name!r} needs the gradient of every image, and {model.name} mixes the images "
+            "of a batch; use another defence, or a network without batch normalisation."
+        )
     if config.epochs * client.num_images > MOST_VISITS:
         raise ConfigError(
             f"epochs = {config.epochs} with {client.num_images} images is too much training; "
@@ -124,21 +129,20 @@ def client_update_with_secrets(
     weights = model.check_weights(weights)
 
     order = batch_order(client.num_images, config.epochs, seed, same_batches=config.same_batches)
-    keys = step_keys(
-        named_key(seed, "client/defence"),
-        config.epochs,
-        config.schedule(client.num_images).batches_per_epoch,
-        independent=config.defence.independent,
-    )
+    schedule, training = config.schedule(client.num_images), config.local
+    steps = (schedule.epochs, schedule.batches_per_epoch)
+    keys = step_keys(named_key(seed, "client/defence"), *steps, independent=config.defence.independent)
+    sizes = StepSizes(*(size.reshape(steps) for size in training.step_sizes(config.learning_rate, schedule)))
     final = _train(
         model,
+        training,
         config.defence,
         config.batch_size,
         weights,
         jnp.asarray(client.inputs),
         jnp.asarray(client.labels),
-        jnp.asarray(order),
-        jnp.float32(config.learning_rate),
+        jnp.asarray(order[:, : schedule.num_used]),
+        jax.tree.map(jnp.float32, sizes),
         keys,
     )
     if not all(np.isfinite(array).all() for array in jax.tree.leaves(final)):
@@ -156,6 +160,7 @@ def client_update_with_secrets(
         epochs=config.epochs,
         batch_size=config.batch_size,
         learning_rate=config.learning_rate,
+        training=training,
     )
     return observation, ClientSecrets(order)
 
@@ -201,19 +206,27 @@ def clipped(gradient: Weights, clip_norm: float) -> Weights:
 
 
 def defended_gradient(
-    model: Model, defence: DefenceConfig, weights: Weights, images: Array, labels: Array, share: Array, key: Array
-) -> Weights:
-    """The gradient of a batch with the defence applied, before the local SGD step.
+    model: Model,
+    defence: DefenceConfig,
+    weights: Weights,
+    images: Array,
+    labels: Array,
+    share: Array,
+    key: Array,
+    smoothing: float = 0.0,
+) -> tuple[Weights, Weights]:
+    """The gradient of a batch with the defence applied, before the local step, and the new running statistics.
 
     Args:
         images: [M, H, W, C] normalised.
         labels: [M].
         share: [M] each image's weight in the batch mean: 1 / size for images, 0 for padding.
         key: the random key of this step.
+        smoothing: of the labels.
     """
 
     def gradient_of(image: Array, label: Array) -> Weights:
-        return batch_gradient(model, weights, image[None], label[None], jnp.ones(1))
+        return batch_gradient(model, weights, image[None], label[None], jnp.ones(1), smoothing)[0]
 
     def with_noise(gradient: Weights, noise: Weights, scale: float | Array) -> Weights:
         return jax.tree.map(lambda g, n: g + scale * n, gradient, noise)
@@ -224,24 +237,25 @@ def defended_gradient(
             kept = draw_like(weights, key, partial(is_kept, defence.strength))
             return jax.tree.map(lambda g, k: jnp.where(k, g, jnp.zeros_like(g)), gradient_of(image, label), kept)
 
-        return _batch_mean(weights, pruned, share, images, labels, jax.random.split(key, len(share)))
+        return _batch_mean(weights, pruned, share, images, labels, jax.random.split(key, len(share))), {}
 
     if defence.name == "dp_sgd":
         assert defence.clip_norm is not None
         bound = defence.clip_norm
         gradient = _batch_mean(weights, lambda x, y: clipped(gradient_of(x, y), bound), share, images, labels)
         # DP-SGD adds the noise to the sum over the batch; here the gradient is the mean, so the noise is scaled too.
-        return with_noise(gradient, draw_like(weights, key, normal), defence.strength * bound * share.max())
+        return with_noise(gradient, draw_like(weights, key, normal), defence.strength * bound * share.max()), {}
 
-    gradient = batch_gradient(model, weights, images, labels, share)
+    gradient, statistics = batch_gradient(model, weights, images, labels, share, smoothing)
     if defence.name == "gaussian":
         # Without clipping, the mean of one draw per example is a single draw of a smaller standard deviation.
-        return with_noise(gradient, draw_like(weights, key, normal), defence.strength * jnp.sqrt((share**2).sum()))
-    if defence.name == "laplacian":
+        scale = defence.strength * jnp.sqrt((share**2).sum())
+        gradient = with_noise(gradient, draw_like(weights, key, normal), scale)
+    elif defence.name == "laplacian":
         keys = jax.random.split(key, len(share))
         noise = _batch_mean(weights, lambda k: draw_like(weights, k, laplacian), share, keys)
-        return with_noise(gradient, noise, defence.strength)
-    return gradient
+        gradient = with_noise(gradient, noise, defence.strength)
+    return gradient, statistics
 
 
 def _batch_mean(like: Weights, of_example: Callable[..., Weights], share: Array, *examples: Array) -> Weights:

@@ -1,13 +1,18 @@
 """What the server observes of a client's training."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
 
+from workbench.config import ClientConfig
 from workbench.data.dataset import Normalization
-from workbench.errors import ConfigError, check_count, check_kind, check_number
-from workbench.training.model import check_image_shape
+from workbench.errors import ConfigError, check_count, check_kind, check_number, shown
+from workbench.federated.updates import weights_of_update
+from workbench.training.local import PLAIN, LocalTraining
+from workbench.training.model import Model, check_image_shape
+from workbench.training.optimizer import Response, response
 from workbench.training.schedule import Schedule
 from workbench.weights import Weights, check_shapes, check_weights, shapes_of
 
@@ -29,8 +34,9 @@ class Observation:
         num_images: N, per client.
         epochs: E.
         batch_size: m.
-        learning_rate: of the client's SGD.
+        learning_rate: of the client's optimiser.
         num_clients: A, the number of clients in the aggregate.
+        training: the optimiser and what belongs to it; plain SGD unless given. A `ClientConfig` is reduced to that.
     """
 
     server_weights: Weights = field(repr=False)
@@ -43,6 +49,7 @@ class Observation:
     batch_size: int
     learning_rate: float
     num_clients: int = 1
+    training: LocalTraining = PLAIN
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
@@ -54,6 +61,7 @@ class Observation:
             "learning_rate": check_number("learning_rate", self.learning_rate, above=0),
             "server_weights": check_weights(self.server_weights, "server_weights"),
             "client_weights": check_weights(self.client_weights, "client_weights"),
+            "training": check_kind("training", self.training, LocalTraining).local,
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -63,11 +71,61 @@ class Observation:
                 f"{len(self.normalization.mean)}; they must agree."
             )
         check_shapes(self.client_weights, "client_weights", shapes_of(self.server_weights), "server_weights")
+        self.training.step_sizes(self.learning_rate, self.schedule)
+
+    @staticmethod
+    def from_updates(
+        model: Model,
+        before: Any,
+        after: Any,
+        training: ClientConfig,
+        *,
+        num_images: int,
+        normalization: Normalization | tuple[tuple[float, ...], tuple[float, ...]],
+        sends: str = "weights",
+        num_clients: int = 1,
+    ) -> "Observation":
+        """An observation from the arrays that another framework sent.
+
+        Args:
+            model: the network.
+            before: what the server sent: the path of a ``.safetensors`` or ``.npz`` file, ``{name: array}``, a list of
+                arrays in the order of the state dict, or an ``ArrayRecord`` or ``Parameters`` of Flower. Names and
+                layouts are the network's or torch's.
+            after: what the client sent back, likewise.
+            training: how the client trained.
+            num_images: N, per client.
+            normalization: how pixels became network inputs, or its (mean, std), each with one number per channel.
+            sends: ``"weights"``, or ``"delta"`` for a client that sends what it adds to the server's weights.
+            num_clients: A, the number of clients in an aggregate.
+        """
+        check_kind("model", model, Model)
+        check_kind("training", training, ClientConfig)
+        if not isinstance(normalization, Normalization):
+            if not isinstance(normalization, tuple | list) or len(normalization) != 2:
+                raise ConfigError(
+                    f"normalization = {shown(normalization)} must be (mean, std), one number per channel."
+                )
+            normalization = Normalization(*normalization)
+        server_weights, client_weights = weights_of_update(model, before, after, sends)
+        return Observation(
+            server_weights=server_weights,
+            client_weights=client_weights,
+            image_shape=model.image_shape,
+            num_classes=model.num_classes,
+            normalization=normalization,
+            num_images=num_images,
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            learning_rate=training.learning_rate,
+            num_clients=num_clients,
+            training=training.local,
+        )
 
     @property
     def schedule(self) -> Schedule:
         """N, E and m, and what follows from them."""
-        return Schedule(self.num_images, self.epochs, self.batch_size)
+        return Schedule(self.num_images, self.epochs, self.batch_size, self.training.drop_last)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -79,7 +137,17 @@ class Observation:
         """U = E * B."""
         return self.schedule.local_steps
 
+    @cached_property
+    def response(self) -> Response:
+        """What the update holds of every gradient, and what it keeps of the server's weights."""
+        return response(self.training, self.learning_rate, self.schedule)
+
     @property
     def gradient_sum(self) -> Weights:
-        """(server - client) / learning rate: the sum of the gradients of all local steps."""
-        return jax.tree.map(lambda s, c: (s - c) / self.learning_rate, self.server_weights, self.client_weights)
+        """(kept * server - client) / learning rate: the sum of the gradients of all local steps.
+
+        Plain SGD keeps all of the server's weights, and weight decay a known share of them. Every gradient counts as
+        `response` says. Only Adam's update is no such sum; this is then the sum of its steps.
+        """
+        kept = self.response.kept
+        return jax.tree.map(lambda s, c: (kept * s - c) / self.learning_rate, self.server_weights, self.client_weights)

@@ -37,7 +37,16 @@ def aggregate(observations: Sequence[Observation]) -> Observation:
     if not isinstance(observations, Sequence) or not observations:
         raise ConfigError(f"observations = {shown(observations)} must be a non-empty list of Observation.")
     first = check_kind("observations[0]", observations[0], Observation)
-    known = ("image_shape", "num_classes", "normalization", "num_images", "epochs", "batch_size", "learning_rate")
+    known = (
+        "image_shape",
+        "num_classes",
+        "normalization",
+        "num_images",
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "training",
+    )
     for index, other in enumerate(observations):
         field = f"observations[{index}]"
         check_kind(field, other, Observation)

@@ -22,7 +22,7 @@ from workbench.errors import CheckpointError, check_flag
 from workbench.federated.observation import Observation
 from workbench.files import container
 from workbench.files.container import Tensors
-from workbench.session.history import OBSERVED, SessionHistory, pack_history, unpack_history
+from workbench.session.history import SessionHistory, observed_settings, pack_history, stored_training, unpack_history
 from workbench.training.model import Model
 
 __all__ = ["FORMAT_VERSION", "KIND", "Checkpoint", "read"]
@@ -113,7 +113,7 @@ class Checkpoint:
             "seed": self.seed,
             "model": self.model,
             "own": self.custom,
-            "observation": {name: getattr(observation, name) for name in OBSERVED},
+            "observation": observed_settings(observation),
             "normalization": asdict(observation.normalization),
             "snapshot_every": self.snapshot_every,
             "snapshot_bytes": self.snapshot_bytes,
@@ -204,9 +204,10 @@ def _observation(settings: dict[str, Any], tensors: Tensors) -> Observation:
         layer, _, name = rest.rpartition("/")
         if side in weights:
             weights[side].setdefault(layer, {})[name] = array
-    observed = {**settings["observation"], "image_shape": tuple(settings["observation"]["image_shape"])}
+    observed, training = stored_training(settings["observation"])
+    observed["image_shape"] = tuple(observed["image_shape"])
     normalization = Normalization(**{name: tuple(values) for name, values in settings["normalization"].items()})
-    return Observation(**weights, **observed, normalization=normalization)
+    return Observation(**weights, **observed, normalization=normalization, training=training)
 
 
 def _check_sizes(checkpoint: Checkpoint) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.errors import CheckpointError, check_number
+from workbench.errors import CheckpointError, check_choice, check_kind, check_number
 from workbench.files.container import Tensors
+from workbench.settings import settings_of
+from workbench.training.local import LocalTraining
 
 __all__ = [
     "OBSERVED",
@@ -18,8 +20,10 @@ __all__ = [
     "SessionHistory",
     "SteeringEvent",
     "check_array",
+    "observed_settings",
     "pack_history",
     "steering_field",
+    "stored_training",
     "unpack_history",
 ]
 
@@ -36,7 +40,7 @@ STEERABLE = (
 """What can be changed between steps. Files store the index of a name, so new names go at the end."""
 
 OBSERVED = ("image_shape", "num_classes", "num_images", "epochs", "batch_size", "learning_rate", "num_clients")
-"""The fields of an `Observation` that files store as settings."""
+"""The fields of an `Observation` that files store as settings; `observed_settings` adds its local training."""
 
 
 class Outcome(Enum):
@@ -76,6 +80,20 @@ class SessionHistory:
     step_size: NDArray[np.float32]
     steering: tuple[SteeringEvent, ...]
     snapshot_steps: tuple[int, ...]
+
+
+def observed_settings(observation: Any) -> dict[str, Any]:
+    """What files store of an `Observation` as settings."""
+    return {**{name: getattr(observation, name) for name in OBSERVED}, "training": observation.training.changes}
+
+
+def stored_training(settings: dict[str, Any]) -> tuple[dict[str, Any], LocalTraining]:
+    """The inverse: the fields in `OBSERVED`, and the local training; the first version knew plain SGD alone."""
+    rest = dict(settings)
+    changes = check_kind("training", rest.pop("training", {}), dict)
+    for name in changes:
+        check_choice("training", name, settings_of(LocalTraining))
+    return rest, LocalTraining(**changes)
 
 
 def steering_field(name: str) -> str:

@@ -22,15 +22,27 @@ from workbench.errors import CheckpointError, ConfigError, check_choice, check_c
 from workbench.files import container
 from workbench.files.container import Tensors
 from workbench.metrics import Score, score
-from workbench.session.history import OBSERVED, Outcome, SessionHistory, check_array, pack_history, unpack_history
+from workbench.session.history import (
+    OBSERVED,
+    Outcome,
+    SessionHistory,
+    check_array,
+    observed_settings,
+    pack_history,
+    stored_training,
+    unpack_history,
+)
 
-__all__ = ["Frame", "RecordedLabels", "Recording", "replay"]
+__all__ = ["Frame", "RecordedLabels", "Recording", "frame_of", "replay"]
 
 FORMAT_VERSION = 1
 KIND = "recording"
 
-# Recordings are far smaller than this. A file that claims more pixels is hostile and would fill the memory.
+# Recordings are far smaller than this. A file that claims more pixels is hostile and would fill the memory: a set of
+# images is shown as 32-bit numbers, and a kilobyte of zlib can claim a million pixels.
 _MAX_PIXELS = 2**28
+_MAX_PIXELS_OF_A_SET = 2**24
+_MAX_PIXELS_PER_BYTE = 256  # the noise that an attack starts with cannot be compressed at all
 # Terms that older versions named differently.
 _RENAMED_TERMS = {"own": "custom"}
 _SETTINGS = (
@@ -85,7 +97,7 @@ class Frame:
     @property
     def confidence(self) -> NDArray[np.float32] | None:
         """[N] from 0 to 1, as in `Reconstruction`."""
-        return confidence_of(self.residuals)
+        return confidence_of(self.residuals, self.images)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +106,7 @@ class Recording:
 
     Attributes:
         config: how the attack was configured.
-        client: what the server knew: N, E, m, learning rate, image shape, classes, clients.
+        client: what the server knew: N, E, m, learning rate, local training, image shape, classes, clients.
         num_steps: number of steps made.
         total_steps: number of steps configured.
         outcome: of the session when it was recorded.
@@ -175,14 +187,16 @@ class Recording:
         observation = session.observation
         return Recording(
             config=session.config,
-            client={name: getattr(observation, name) for name in OBSERVED},
+            client=observed_settings(observation),
             num_steps=len(history.loss),
             total_steps=session.total_steps,
             outcome=session.outcome,
             seconds_per_step=session.seconds_per_step,
             device_name=session.device_name,
             history=replace(history, snapshot_steps=tuple(moments)),
-            frames=tuple(_frame(step, found, known, step in with_epochs) for step, found in moments.items()),
+            frames=tuple(
+                frame_of(step, found, known, has_epochs=step in with_epochs) for step, found in moments.items()
+            ),
             label_counts=session.label_counts,
             labels={method: RecordedLabels(*found) for method, found in session.formula_labels.items()},
             view=_without_arrays(session.attacker_view()),
@@ -193,9 +207,11 @@ class Recording:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; images are compressed."""
         pixels = (array for frame in self.frames for array in (frame.pixels, frame.epoch_pixels))
-        size = sum(array.size for array in pixels if array is not None)
+        size, of_a_set = sum(array.size for array in pixels if array is not None), self.frames[0].pixels.size
         if size > _MAX_PIXELS:
             raise ConfigError(f"the recording would hold {size} pixels; use fewer snapshots for at most {_MAX_PIXELS}.")
+        if of_a_set > _MAX_PIXELS_OF_A_SET:
+            raise ConfigError(f"the images have {of_a_set} pixels; a recording holds at most {_MAX_PIXELS_OF_A_SET}.")
         tensors: Tensors = {"label_counts": self.label_counts, **pack_history(self.history)}
         for method, counts in self.labels.items():
             tensors |= {f"labels/{method}/{name}": array for name, array in counts._asdict().items()}
@@ -268,7 +284,16 @@ def _without_arrays(view: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
     }
 
 
-def _frame(step: int, found: Any, truth: Truth, has_epochs: bool) -> Frame:
+def frame_of(step: int, found: Any, truth: Truth, *, has_epochs: bool = True, has_residuals: bool = True) -> Frame:
+    """A reconstruction in 8 bits.
+
+    Args:
+        step: number of steps made before it.
+        found: a `Reconstruction`.
+        truth: to compare with; empty where it is not known.
+        has_epochs: whether to keep the images of every epoch.
+        has_residuals: whether to compute the span residuals, which takes time.
+    """
     return Frame(
         step=step,
         pixels=eight_bits(found.images),
@@ -276,7 +301,7 @@ def _frame(step: int, found: Any, truth: Truth, has_epochs: bool) -> Frame:
         permutations=found.permutations,
         labels=found.labels,
         score=score(found, truth) if truth else None,
-        residuals=found.residuals,
+        residuals=found.residuals if has_residuals else None,
     )
 
 
@@ -311,7 +336,7 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
     # The first version knew no span.
     settings = {"span": {"message": "This recording is of a version that did not compute spans."}, **settings}
     container.check_keys(settings, _SETTINGS)
-    client = dict(settings["client"])
+    client, training = stored_training(settings["client"])
     container.check_keys(client, OBSERVED)
     client["image_shape"] = tuple(check_count("image_shape", side) for side in client["image_shape"])
     check_number("learning_rate", client["learning_rate"], above=0)
@@ -325,12 +350,12 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
     seconds = settings["seconds_per_step"]
     threshold = check_number("threshold", settings["threshold"])
     shape = (client["num_clients"] * client["num_images"], *client["image_shape"])
-    sets = sum(1 + len(tensors[f"{i}/permutations"]) * (f"{i}/epochs" in tensors) for i in range(len(steps)))
-    if math.prod(shape) * sets > _MAX_PIXELS:
-        raise CheckpointError(f"it claims {sets} sets of {shape} pixels, too many for a recording.")
+    if len(settings["truth"]) not in (0, client["num_clients"]):
+        raise CheckpointError(f"it has the images of {len(settings['truth'])} of {client['num_clients']} clients.")
+    _check_size(tensors, shape, len(steps))
     return Recording(
         config=AttackConfig(**settings["config"]),
-        client=client,
+        client={**client, "training": training.changes},
         num_steps=num_steps,
         total_steps=check_count("total_steps", settings["total_steps"]),
         outcome=Outcome[check_choice("outcome", settings["outcome"], Outcome.__members__)],
@@ -344,6 +369,19 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
         truth=tuple(_rebuild_truth(tensors, i, client, facts) for i, facts in enumerate(settings["truth"])),
         spectrum=_rebuild_spectrum(tensors, settings["span"]),
     )
+
+
+def _check_size(tensors: Tensors, shape: tuple[int, ...], num_frames: int) -> None:
+    """Refuse a file that claims more pixels than a recording has, before anything is unpacked."""
+    sets = sum(1 + len(tensors[f"{i}/permutations"]) * (f"{i}/epochs" in tensors) for i in range(num_frames))
+    packed = sum(array.size for name, array in tensors.items() if name.endswith(("/images", "/epochs")))
+    of_a_set = math.prod(shape)
+    most = min(_MAX_PIXELS, _MAX_PIXELS_PER_BYTE * packed)
+    if of_a_set > _MAX_PIXELS_OF_A_SET or of_a_set * sets > most:
+        raise CheckpointError(
+            f"it claims {sets} sets of {shape} pixels in {packed} bytes, too many for a recording; expected at most "
+            f"{_MAX_PIXELS_OF_A_SET} pixels in a set and {most} in all."
+        )
 
 
 def _rebuild_spectrum(tensors: Tensors, span: dict[str, Any]) -> Spectrum | str:

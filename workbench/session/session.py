@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
@@ -211,7 +212,9 @@ class AttackSession:
         return self._estimates(LABEL_FORMULAS)
 
     def _estimates(self, methods: Iterable[str]) -> dict[str, LabelEstimate]:
-        """The label counts by those of the methods that fit the network: some need a bias in its last layer."""
+        """The label counts by those of the methods that fit: some need a bias in the last layer, none fits Adam."""
+        if self.observation.training.is_adam:
+            return {}
         has_bias = "bias" in self.observation.server_weights[self.model.last_layer]
         with jax.default_device(self.device):
             return {
@@ -247,6 +250,12 @@ class AttackSession:
         if isinstance(found, str):
             raise DataError(f"this update cannot tell whose a picture is. {found}")
         return found
+
+    def read(self, images: ArrayLike) -> NDArray[np.int64]:
+        """[n, H, W, C] pixels to [n]: the class that the network, as the client trained it, sees in each image."""
+        pixels = _check_pictures(np.clip(np.asarray(images, np.float32), 0, 1), self.observation)
+        inputs = jnp.asarray(self.observation.normalization.normalize(pixels))
+        return np.asarray(self.model.apply(self.observation.client_weights, inputs)).argmax(-1)
 
     def reconstruction(self, snapshot: Snapshot | None = None) -> Reconstruction:
         """The current images, or those of a snapshot, matched and combined."""

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from workbench.training.layers import (
+    Window,
     average_pool,
     average_pool_transpose,
     convolution,
@@ -64,10 +65,14 @@ class Layer:
     def is_dense(self) -> bool:
         return len(self.kernel_shape) == 2
 
+    @property
+    def window(self) -> Window:
+        return Window.padded(self.padding)
+
     def linear(self, inputs: Array, kernel: Array) -> Array:
         """The linear map without the bias."""
         if not self.is_dense:
-            return convolution(inputs, kernel, self.padding)
+            return convolution(inputs, kernel, self.window)
         return dense(inputs.reshape(len(inputs), -1), kernel)
 
     def outputs(self, inputs: Array, weights: dict[str, Array]) -> Array:
@@ -94,8 +99,8 @@ class Layer:
         """The sum of the kernel gradients of the given (inputs, output gradient) pairs."""
         if not self.is_dense:
             return sum(
-                (convolution_kernel_gradient(x, dz, self.padding) for x, dz in products[1:]),
-                start=convolution_kernel_gradient(*products[0], self.padding),
+                (convolution_kernel_gradient(x, dz, self.window) for x, dz in products[1:]),
+                start=convolution_kernel_gradient(*products[0], self.window),
             )
         # A single product of all rows reads and writes the kernel only once.
         left = jnp.concatenate([x.reshape(len(x), -1) for x, _ in products])
@@ -104,7 +109,7 @@ class Layer:
 
     def input_gradient(self, output_gradient: Array, kernel: Array, input_shape: tuple[int, ...]) -> Array:
         if not self.is_dense:
-            return convolution_input_gradient(output_gradient, kernel, self.padding)
+            return convolution_input_gradient(output_gradient, kernel, self.window)
         return dense(output_gradient, kernel.T).reshape(input_shape)
 
 
@@ -143,7 +148,7 @@ def logits(layers: tuple[Layer, ...], weights: Weights, images: Array) -> Array:
 
 
 def loss_gradient(
-    layers: tuple[Layer, ...], weights: Weights, images: Array, labels: Array, share: Array
+    layers: tuple[Layer, ...], weights: Weights, images: Array, labels: Array, share: Array, smoothing: float = 0.0
 ) -> tuple[Weights, Residuals]:
     """The gradient of ``sum_i share[i] * cross_entropy_i`` with respect to the weights, and its residuals.
 
@@ -151,6 +156,7 @@ def loss_gradient(
         images: [M, H, W, C] normalised.
         labels: [M] classes.
         share: [M] each image's weight in the loss: 1 / M in a full batch, 0 for padding.
+        smoothing: the share of every label that is distributed evenly over all classes.
     """
     x = images
     inputs, active = [], []
@@ -161,6 +167,8 @@ def loss_gradient(
     last = layers[-1]
     probabilities = jax.nn.softmax(last.outputs(x, weights[last.name]))
     targets = jax.nn.one_hot(labels, last.kernel_shape[-1], dtype=probabilities.dtype)
+    if smoothing:
+        targets = (1 - smoothing) * targets + smoothing / targets.shape[-1]
     dz = logit_gradient = (probabilities - targets) * share[:, None].astype(probabilities.dtype)
 
     gradient: Weights = {}

@@ -6,18 +6,22 @@ are the other two. They are three functions here whose derivatives are expressed
 this form, and the gradients that JAX derives (the same convolution with permuted dimensions) run an order of magnitude
 slower. On accelerators, XLA folds the transpositions into the library call.
 
-Letters in shapes: M images, H x W pixels (h x w after the convolution), C channels in, F channels out.
+Letters in shapes: M images, H x W pixels (h x w after the convolution), C channels in, F channels out, g groups.
 """
 
+import math
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 __all__ = [
+    "Window",
     "average_pool",
     "average_pool_transpose",
+    "batch_norm",
     "convolution",
     "convolution_input_gradient",
     "convolution_kernel_gradient",
@@ -26,38 +30,98 @@ __all__ = [
 
 _FEW_CHANNELS = 4
 
+Pair = tuple[int, int]
 
-def _convolve(inputs: Array, kernel: Array, padding: int) -> Array:
+
+class Window(NamedTuple):
+    """How a convolution's kernel moves over its input; height before width in every pair.
+
+    Attributes:
+        padding: zeros before and after; a negative number crops.
+        strides: pixels from one output to the next.
+        input_dilation: distance of the input's pixels from one another, with zeros between them.
+        kernel_dilation: distance of the kernel's entries from one another.
+        unused: pixels after the last place of the kernel, where the strides do not divide the input.
+        groups: the channels are in this many groups, each of which is convolved by itself.
+    """
+
+    padding: tuple[Pair, Pair] = ((0, 0), (0, 0))
+    strides: Pair = (1, 1)
+    input_dilation: Pair = (1, 1)
+    kernel_dilation: Pair = (1, 1)
+    unused: Pair = (0, 0)
+    groups: int = 1
+
+    @staticmethod
+    def padded(size: int) -> "Window":
+        """Only padding, equal on all sides."""
+        return Window(((size, size), (size, size)))
+
+    def gradient_padding(self, kernel: Array) -> tuple[Pair, Pair]:
+        """The padding of the output gradient that makes the input gradient."""
+        sides = []
+        for axis, (before, after) in enumerate(self.padding):
+            reach = (kernel.shape[axis] - 1) * self.kernel_dilation[axis]
+            sides.append((reach - before, reach - after + self.unused[axis]))
+        return sides[0], sides[1]
+
+    @property
+    def kernel_padding(self) -> tuple[Pair, Pair]:
+        """The padding of the input that makes the kernel gradient: the output gradient is the kernel then."""
+        (top, bottom), (left, right) = self.padding
+        return (top, bottom - self.unused[0]), (left, right - self.unused[1])
+
+
+def _convolve(
+    inputs: Array, kernel: Array, padding: tuple[Pair, Pair], strides: Pair, between: Pair, spread: Pair, groups: int
+) -> Array:
+    """The library's convolution in its fast form; ``between`` dilates the input, ``spread`` the kernel."""
+    if min(min(padding)) < 0:
+        # The fast path takes no negative padding.
+        sides = [(min(a, 0), min(b, 0), d - 1) for (a, b), d in zip(padding, between, strict=True)]
+        inputs = lax.pad(inputs, jnp.zeros((), inputs.dtype), [(0, 0, 0), *sides, (0, 0, 0)])
+        (top, bottom), (left, right) = padding
+        padding, between = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0))), (1, 1)
     return lax.conv_general_dilated(
         inputs,
         kernel,
-        window_strides=(1, 1),
-        padding=((padding, padding), (padding, padding)),
+        window_strides=strides,
+        padding=padding,
+        lhs_dilation=between,
+        rhs_dilation=spread,
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
         precision=lax.Precision.HIGHEST,
     )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def convolution(inputs: Array, kernel: Array, padding: int) -> Array:
-    """[M, H, W, C] with a [k, k, C, F] kernel and stride 1 to [M, h, w, F], h = H + 2 * padding - k + 1.
+def convolution(inputs: Array, kernel: Array, window: Window) -> Array:
+    """[M, H, W, C] with a [k, l, C / g, F] kernel to [M, h, w, F].
 
     Differentiable any number of times in reverse mode; forward mode is not defined.
 
     >>> import jax.numpy as jnp
-    >>> convolution(jnp.ones((2, 28, 28, 1)), jnp.ones((3, 3, 1, 32)), 1).shape
+    >>> convolution(jnp.ones((2, 28, 28, 1)), jnp.ones((3, 3, 1, 32)), Window.padded(1)).shape
     (2, 28, 28, 32)
     """
-    return _convolve(inputs, kernel, padding)
+    w = window
+    return _convolve(inputs, kernel, w.padding, w.strides, w.input_dilation, w.kernel_dilation, w.groups)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def convolution_input_gradient(output_gradient: Array, kernel: Array, padding: int) -> Array:
+def convolution_input_gradient(output_gradient: Array, kernel: Array, window: Window) -> Array:
     """[M, h, w, F] to [M, H, W, C]: the transpose of `convolution` with respect to its inputs."""
-    if kernel.shape[2] <= _FEW_CHANNELS:
-        return _add_overlaps(output_gradient, kernel, padding)
-    flipped = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
-    return _convolve(output_gradient, flipped, kernel.shape[0] - 1 - padding)
+    height, width, channels, filters = kernel.shape
+    if channels <= _FEW_CHANNELS and height == width and window == Window.padded(size := window.padding[0][0]):
+        return _add_overlaps(output_gradient, kernel, size)
+    groups = window.groups
+    by_group = jnp.flip(kernel, (0, 1)).reshape(height, width, channels, groups, filters // groups)
+    flipped = by_group.swapaxes(2, 4).reshape(height, width, filters // groups, groups * channels)
+    padding = window.gradient_padding(kernel)
+    return _convolve(
+        output_gradient, flipped, padding, window.input_dilation, window.strides, window.kernel_dilation, groups
+    )
 
 
 def _add_overlaps(output_gradient: Array, kernel: Array, padding: int) -> Array:
@@ -83,33 +147,44 @@ def _add_overlaps(output_gradient: Array, kernel: Array, padding: int) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def convolution_kernel_gradient(inputs: Array, output_gradient: Array, padding: int) -> Array:
-    """[M, H, W, C] and [M, h, w, F] to [k, k, C, F]: the transpose of `convolution` with respect to its kernel."""
-    channels_as_images = inputs.transpose(3, 1, 2, 0)
+def convolution_kernel_gradient(inputs: Array, output_gradient: Array, window: Window) -> Array:
+    """[M, H, W, C] and [M, h, w, F] to [k, l, C / g, F]: the transpose of `convolution` with respect to its kernel."""
+    images, height, width, channels = inputs.shape
+    groups = window.groups
+    by_group = inputs.reshape(images, height, width, groups, channels // groups)
+    channels_as_images = by_group.transpose(4, 1, 2, 3, 0).reshape(channels // groups, height, width, groups * images)
     gradient_as_kernel = output_gradient.transpose(1, 2, 0, 3)
-    return _convolve(channels_as_images, gradient_as_kernel, padding).transpose(1, 2, 0, 3)
+    return _convolve(
+        channels_as_images,
+        gradient_as_kernel,
+        window.kernel_padding,
+        window.kernel_dilation,
+        window.input_dilation,
+        window.strides,
+        groups,
+    ).transpose(1, 2, 0, 3)
 
 
 # The transposes of each function: for z = conv(x, k), x' = input_gradient(z', k) and k' = kernel_gradient(x, z').
 convolution.defvjp(
-    lambda x, k, padding: (convolution(x, k, padding), (x, k)),
-    lambda padding, xk, z: (
-        convolution_input_gradient(z, xk[1], padding),
-        convolution_kernel_gradient(xk[0], z, padding),
+    lambda x, k, window: (convolution(x, k, window), (x, k)),
+    lambda window, xk, z: (
+        convolution_input_gradient(z, xk[1], window),
+        convolution_kernel_gradient(xk[0], z, window),
     ),
 )
 convolution_input_gradient.defvjp(
-    lambda z, k, padding: (convolution_input_gradient(z, k, padding), (z, k)),
-    lambda padding, zk, x: (
-        convolution(x, zk[1], padding),
-        convolution_kernel_gradient(x, zk[0], padding),
+    lambda z, k, window: (convolution_input_gradient(z, k, window), (z, k)),
+    lambda window, zk, x: (
+        convolution(x, zk[1], window),
+        convolution_kernel_gradient(x, zk[0], window),
     ),
 )
 convolution_kernel_gradient.defvjp(
-    lambda x, z, padding: (convolution_kernel_gradient(x, z, padding), (x, z)),
-    lambda padding, xz, k: (
-        convolution_input_gradient(xz[1], k, padding),
-        convolution(xz[0], k, padding),
+    lambda x, z, window: (convolution_kernel_gradient(x, z, window), (x, z)),
+    lambda window, xz, k: (
+        convolution_input_gradient(xz[1], k, window),
+        convolution(xz[0], k, window),
     ),
 )
 
@@ -130,3 +205,29 @@ def average_pool_transpose(gradient: Array) -> Array:
     m, h, w, c = gradient.shape
     spread = jnp.broadcast_to((gradient * 0.25)[:, :, None, :, None, :], (m, h, 2, w, 2, c))
     return spread.reshape(m, 2 * h, 2 * w, c)
+
+
+def batch_norm(
+    inputs: Array, mask: Array, weights: dict[str, Array], momentum: float = 0.1, epsilon: float = 1e-5
+) -> tuple[Array, dict[str, Array]]:
+    """Batch normalisation in training, as PyTorch's, and its new running statistics.
+
+    Args:
+        inputs: [M, ..., C].
+        mask: [M] False for padding, which does not count.
+        weights: ``scale``, ``bias`` and the running ``mean`` and ``variance``, [C] each.
+        momentum: the share of this batch in the new running statistics.
+        epsilon: added to the variance.
+    """
+    axes, channels = tuple(range(inputs.ndim - 1)), (1,) * (inputs.ndim - 1) + inputs.shape[-1:]
+    counts = mask.reshape(-1, *(1,) * (inputs.ndim - 1)).astype(inputs.dtype)
+    number = counts.sum() * (math.prod(inputs.shape[1:-1]))
+    mean = (counts * inputs).sum(axes) / number
+    centred = inputs - mean.reshape(channels)
+    variance = (counts * centred**2).sum(axes) / number
+    scale = weights["scale"] / jnp.sqrt(variance + epsilon)
+    # The running variance is the unbiased one.
+    unbiased = variance * number / jnp.maximum(number - 1, 1)
+    found = {"mean": mean, "variance": unbiased}
+    new = {name: (1 - momentum) * weights[name] + momentum * value for name, value in found.items()}
+    return centred * scale.reshape(channels) + weights["bias"].reshape(channels), new

@@ -20,6 +20,7 @@ class Schedule:
     num_images: int
     epochs: int
     batch_size: int
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         check_count("num_images", self.num_images)
@@ -32,8 +33,13 @@ class Schedule:
 
     @property
     def batches_per_epoch(self) -> int:
-        """B, counting a ragged last batch."""
-        return -(-self.num_images // self.batch_size)
+        """B, counting a ragged last batch unless it is dropped."""
+        return self.num_images // self.batch_size if self.drop_last else -(-self.num_images // self.batch_size)
+
+    @property
+    def num_used(self) -> int:
+        """The images that an epoch uses: all, without those of a batch that is dropped."""
+        return min(self.num_images, self.batches_per_epoch * self.batch_size)
 
     @property
     def local_steps(self) -> int:

@@ -1,10 +1,11 @@
-"""Local training: the gradient of a batch, and a sequence of SGD steps.
+"""Local training: the gradient of a batch, and a sequence of steps by plain SGD or any other optimiser.
 
 The client runs these steps and the attacker simulates them; both call the same function, so they cannot differ. The
 steps are a `lax.scan`, so compile time does not grow with their number, and the result is differentiable with respect
 to the images.
 """
 
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,10 +15,23 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from workbench.training import chain, native
+from workbench.training.local import PLAIN, LocalTraining, StepSizes
 from workbench.training.model import Model
+from workbench.training.optimizer import Moments, descend, first_moments
 from workbench.weights import Weights
 
-__all__ = ["Batches", "batch_gradient", "batch_loss", "batch_share", "in_batches", "kept_bytes", "sgd"]
+__all__ = [
+    "Batches",
+    "LocalState",
+    "batch_gradient",
+    "batch_loss",
+    "batch_share",
+    "in_batches",
+    "kept_bytes",
+    "local_steps",
+    "sgd",
+    "train",
+]
 
 Layers = tuple[chain.Layer, ...]
 
@@ -50,21 +64,108 @@ def batch_share(num_epochs: int, num_images: int, batch_size: int) -> Array:
     return present / present.sum(1, keepdims=True)
 
 
-def batch_loss(model: Model, weights: Weights, images: Array, labels: Array, share: Array) -> Array:
-    """``sum_i share[i] * cross_entropy_i``; with ``share = 1 / M`` this is the mean over the batch."""
-    log_probabilities = jax.nn.log_softmax(model.apply(weights, images))
-    return -(share * jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)[:, 0]).sum()
+def batch_loss(
+    model: Model, weights: Weights, images: Array, labels: Array, share: Array, smoothing: float = 0.0
+) -> tuple[Array, Weights]:
+    """``sum_i share[i] * cross_entropy_i``, and the new running statistics of the network.
+
+    With ``share = 1 / M`` the loss is the mean over the batch.
+    """
+    logits, statistics = model.train_logits(weights, images, share > 0)
+    log_probabilities = jax.nn.log_softmax(logits)
+    of_labels = jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)[:, 0]
+    if smoothing:
+        of_labels = (1 - smoothing) * of_labels + smoothing * log_probabilities.mean(1)
+    return -(share * of_labels).sum(), statistics
 
 
-def batch_gradient(model: Model, weights: Weights, images: Array, labels: Array, share: Array) -> Weights:
-    """The gradient of `batch_loss` with respect to the weights."""
+def batch_gradient(
+    model: Model, weights: Weights, images: Array, labels: Array, share: Array, smoothing: float = 0.0
+) -> tuple[Weights, Weights]:
+    """The gradient of `batch_loss` with respect to the weights, and the new running statistics."""
     if model.chain is not None:
-        return chain.loss_gradient(model.chain, weights, images, labels, share)[0]
-    return jax.grad(partial(batch_loss, model))(weights, images, labels, share)
+        return _chain_gradient(model.chain, smoothing, weights, Batches(images, labels, share)), {}
+    gradient = jax.grad(partial(batch_loss, model, smoothing=smoothing), has_aux=True)
+    found: tuple[Weights, Weights] = gradient(weights, images, labels, share)
+    return found
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chain_gradient(layers: Layers, smoothing: float, weights: Weights, batch: Batches) -> Weights:
+    """The gradient of a chain of layers on one batch, with a hand-written derivative."""
+    return chain.loss_gradient(layers, weights, *batch, smoothing)[0]
+
+
+def _gradient_forward(layers: Layers, smoothing: float, weights: Weights, batch: Batches) -> tuple[Weights, Any]:
+    gradient, kept = chain.loss_gradient(layers, weights, *batch, smoothing)
+    return gradient, (weights, batch, kept)
+
+
+def _gradient_backward(layers: Layers, _: float, saved: Any, adjoint: Weights) -> tuple[Weights, Batches]:
+    weights, batch, kept = saved
+    in_weights, in_images = chain.gradient_derivative(layers, weights, batch.images, batch.share, kept, adjoint)
+    return in_weights, _adjoint_of(batch, in_images)
+
+
+_chain_gradient.defvjp(_gradient_forward, _gradient_backward)
+
+
+def _adjoint_of(batches: Batches, in_images: Array) -> Batches:
+    """None for the labels, which are integers; zero for the share."""
+    no_derivative: Any = None
+    return Batches(in_images, no_derivative, jnp.zeros_like(batches.share))
+
+
+class LocalState(NamedTuple):
+    """What local training carries from step to step."""
+
+    weights: Weights
+    moments: Moments
+
+    @staticmethod
+    def first(training: LocalTraining, weights: Weights) -> "LocalState":
+        """Before the first step."""
+        return LocalState(weights, first_moments(training, weights))
+
+
+def local_steps(
+    training: LocalTraining,
+    state: LocalState,
+    server: Weights,
+    batches: Batches,
+    sizes: StepSizes,
+    gradient_of: Callable[..., tuple[Weights, Weights]],
+    keys: Array | None = None,
+) -> LocalState:
+    """One step of the optimiser on each of the S batches in turn.
+
+    Args:
+        training: the optimiser and what belongs to it.
+        state: where to begin.
+        server: the weights that the server sent.
+        batches: of every step.
+        sizes: [S] of every step.
+        gradient_of: (weights, batch, random key) to the gradient and the new running statistics.
+        keys: [S] random keys, if it needs some.
+    """
+    update: Callable[..., tuple[Weights, Moments]] = partial(descend, training)
+    if not training.is_linear:
+        # The backward pass would keep many arrays of the size of the weights.
+        update = jax.checkpoint(update)
+
+    def step(state: LocalState, xs: Any) -> tuple[LocalState, None]:
+        batch, size, key = xs
+        gradient, statistics = gradient_of(state.weights, batch, key)
+        weights, moments = update(state.weights, gradient, state.moments, server, lax.stop_gradient(size))
+        # No optimiser moves the running statistics.
+        weights = {layer: {**arrays, **statistics.get(layer, {})} for layer, arrays in weights.items()}
+        return LocalState(weights, moments), None
+
+    return lax.scan(step, state, (batches, sizes, keys))[0]
 
 
 def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments: int = 1) -> Weights:
-    """The weights after one SGD step on each of the S batches in turn (the paper's Algorithm 1).
+    """The weights after one plain SGD step on each of the S batches in turn (the paper's Algorithm 1).
 
     Differentiable with respect to the weights and the images; the rate is a constant.
 
@@ -74,25 +175,47 @@ def sgd(model: Model, weights: Weights, batches: Batches, rate: Array, segments:
             only those at the start of each segment and recomputes the others, which saves memory and costs time.
     """
     if model.chain is None:
-        steps = partial(_plain_sgd, model)
-    else:
-        passes = _passes(model.chain, weights, batches.images, len(batches.images))
-        steps = partial(_chain_sgd, passes, model.chain)
+        sizes = StepSizes(*3 * (jnp.broadcast_to(rate, len(batches.images)),))
+        return train(model, PLAIN, weights, batches, sizes, segments)
+    passes = _passes(model.chain, weights, batches.images, len(batches.images))
+    steps = partial(_chain_sgd, passes, model.chain)
     if segments == 1:
         return steps(weights, batches, rate)
-    segmented = jax.tree.map(lambda a: a.reshape(segments, a.shape[0] // segments, *a.shape[1:]), batches)
     segment = jax.checkpoint(steps)
-    return lax.scan(lambda w, part: (segment(w, part, rate), None), weights, segmented)[0]
+    return lax.scan(lambda w, part: (segment(w, part, rate), None), weights, _divided(batches, segments))[0]
 
 
-def _plain_sgd(model: Model, weights: Weights, batches: Batches, rate: Array) -> Weights:
-    """For any network: reverse mode by JAX, which recomputes each step's gradient in the backward pass."""
+def train(
+    model: Model, training: LocalTraining, weights: Weights, batches: Batches, sizes: StepSizes, segments: int = 1
+) -> Weights:
+    """As `sgd`, for any optimiser; its own derivative is JAX's reverse mode.
 
-    @jax.checkpoint
-    def step(weights: Weights, batch: Batches) -> tuple[Weights, None]:
-        return chain.descend(weights, batch_gradient(model, weights, *batch), lax.stop_gradient(rate)), None
+    Args:
+        training: the optimiser and what belongs to it.
+        sizes: [S] of every step.
+    """
 
-    return lax.scan(step, weights, batches)[0]
+    def gradient_of(weights: Weights, batch: Batches, _: None) -> tuple[Weights, Weights]:
+        return batch_gradient(model, weights, *batch, training.label_smoothing)
+
+    if model.chain is None:
+        # Recomputed in the backward pass: what a custom network would keep of every step is not known.
+        gradient_of = jax.checkpoint(gradient_of)
+
+    def steps(state: LocalState, part: tuple[Batches, StepSizes]) -> LocalState:
+        return local_steps(training, state, weights, *part, gradient_of)
+
+    state = LocalState.first(training, weights)
+    if segments == 1:
+        return steps(state, (batches, sizes)).weights
+    segment = jax.checkpoint(steps)
+    parts = _divided((batches, sizes), segments)
+    return lax.scan(lambda state, part: (segment(state, part), None), state, parts)[0].weights
+
+
+def _divided(steps: Any, segments: int) -> Any:
+    """Arrays [S, ...] as [segments, S / segments, ...]."""
+    return jax.tree.map(lambda a: a.reshape(segments, a.shape[0] // segments, *a.shape[1:]), steps)
 
 
 def _passes(layers: Layers, weights: Weights, images: Array, num_steps: int) -> ModuleType:
@@ -115,18 +238,19 @@ def _forward(
 
 
 def _backward(passes: ModuleType, layers: Layers, saved: Any, adjoint: Weights) -> tuple[Weights, Batches, Array]:
-    """The adjoints of all arguments: None for the labels, which are integers; zero for share and rate."""
+    """The adjoints of all arguments; zero for the rate."""
     final, batches, rate, trajectory = saved
     in_weights, in_images = passes.backward(layers, final, batches, rate, trajectory, adjoint)
-    no_derivative: Any = None
-    return in_weights, Batches(in_images, no_derivative, jnp.zeros_like(batches.share)), jnp.zeros_like(rate)
+    return in_weights, _adjoint_of(batches, in_images), jnp.zeros_like(rate)
 
 
 _chain_sgd.defvjp(_forward, _backward)
 
 
-def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1) -> int:
-    """An estimate of the memory that differentiating through `sgd` needs, from the shapes of the stored arrays."""
+def kept_bytes(
+    model: Model, num_steps: int, batch_size: int, segments: int = 1, training: LocalTraining = PLAIN
+) -> int:
+    """An estimate of the memory that differentiating through `sgd` or `train` needs, from the arrays that are kept."""
     weights = jax.eval_shape(lambda: model.init(0))
     batch = jax.eval_shape(
         lambda: Batches(
@@ -135,12 +259,16 @@ def kept_bytes(model: Model, num_steps: int, batch_size: int, segments: int = 1)
             jnp.zeros((1, batch_size), jnp.float32),
         )
     )
+    state = jax.eval_shape(partial(LocalState.first, training), weights)
     every_step: Any = weights
     if model.chain is not None:
-        passes = _passes(model.chain, weights, batch.images, num_steps)
+        passes = _passes(model.chain, weights, batch.images, num_steps) if training.is_plain else chain
         forward = partial(passes.forward, model.chain, keep=True)
         _, every_step = jax.eval_shape(forward, weights, batch, jnp.float32(0))
-    return _num_bytes(every_step) * -(-num_steps // segments) + _num_bytes(weights) * segments
+    if not training.is_linear:
+        # Of a linear step the backward pass needs neither the gradient nor the moments.
+        every_step = (every_step, weights, state.moments)
+    return _num_bytes(every_step) * -(-num_steps // segments) + _num_bytes(state) * segments
 
 
 def _num_bytes(tree: Any) -> int:

@@ -21,6 +21,7 @@ from workbench.config import label_of
 from workbench.errors import ConfigError, DataError, check_choice
 from workbench.metrics import label_errors
 from workbench.session.history import SessionHistory
+from workbench.views.looks import looks_of
 
 __all__ = [
     "THEMES",
@@ -174,13 +175,14 @@ def label_figure(
     size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
     colours, figure, *plots = _themed_axes(theme, size, "", "class", "images", rows=len(counts))
     x = np.arange(len(present))
-    for axes, (name, values), colour in zip(plots, counts.items(), itertools.cycle(colours.lines[1:]), strict=False):
+    looks = looks_of(counts, (*colours.lines[1:], colours.ink))
+    for axes, (name, values) in zip(plots, counts.items(), strict=True):
         title = name
         if true is not None:
             axes.bar(x, true[present], width=0.8, color=colours.faint, label="true")
             title += f": {label_errors(true, values):g} of {true.sum()} labels wrong"
         axes.set_title(title, fontsize=9, loc="left", color=colours.ink)
-        axes.bar(x, values[present], width=0.35, color=colour, label="estimated")
+        axes.bar(x, values[present], width=0.35, color=looks[name].colour, label="estimated")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         axes.set_xlim(-0.7, len(present) - 0.3)
     is_long = max(map(len, texts), default=1) > 2
@@ -217,9 +219,19 @@ def matching_figure(similarity: ArrayLike, assignment: ArrayLike, *, epoch: int 
         raise DataError(f"similarity has shape {matrix.shape} and assignment {chosen.shape}; expected [N, N] and [N].")
     title = f"Images of epoch {epoch} matched to images of epoch 1"
     colours, figure, axes = _themed_axes(theme, (5.2, 4.4), title, f"image of epoch {epoch}", "image of epoch 1")
-    shown = axes.imshow(matrix, cmap="cividis")
+    # Images are counted from 1, and every cell is centred on its number.
+    end = len(matrix) + 0.5
+    shown = axes.imshow(matrix, cmap="cividis", extent=(0.5, end, end, 0.5))
     size = max(2.0, 120 / len(matrix))
-    axes.plot(chosen, np.arange(len(chosen)), "o", fillstyle="none", markersize=size, color="#ffffff", linestyle="none")
+    axes.plot(
+        chosen + 1,
+        np.arange(1, len(chosen) + 1),
+        "o",
+        fillstyle="none",
+        markersize=size,
+        color="#ffffff",
+        linestyle="none",
+    )
     axes.grid(visible=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
@@ -347,11 +359,10 @@ def lines_figure(
         raise ConfigError("curves is empty; give at least one.")
     colours, figure, axes = _themed_axes(theme, (6.4, 5.0) if is_map else (6.8, 3.5), title, x, y, grid="both")
     # Seven colours and five markers: 35 curves look different from each other.
-    looks = zip(
-        itertools.cycle((*colours.lines[1:], colours.ink)), itertools.cycle("os^Dv"), itertools.cycle(("-", "--", "-."))
-    )
+    looks = looks_of(curves, (*colours.lines[1:], colours.ink))
     points = {name: _points(name, values) for name, values in curves.items()}
-    for (name, (at, heights)), (colour, mark, style) in zip(points.items(), looks, strict=False):
+    for name, (at, heights) in points.items():
+        colour, mark, style = looks[name]
         line, size = style if len(at) > 1 else "none", 5 if len(at) <= 40 else 0
         axes.plot(at, heights, linestyle=line, marker=mark, markersize=size, color=colour, label=name)
     if is_log:
@@ -390,12 +401,13 @@ def bars_figure(
     width = 1.6 + len(names) * max(0.55 * len(series), 0.3 + 0.085 * text)
     colours, figure, axes = _themed_axes(theme, (min(9.0, max(6.0, width)), 3.4), title, x, y, grid="both")
     places, width = np.arange(len(names)), 0.8 / len(series)
-    for index, ((name, heights), colour) in enumerate(zip(series.items(), colours.lines[1:], strict=False)):
+    looks = looks_of(series, (*colours.lines[1:], colours.ink))
+    for index, (name, heights) in enumerate(series.items()):
         values = np.asarray(heights, np.float64)
         if values.shape != (len(names),):
             raise DataError(f"series {name!r} has shape {values.shape}; expected ({len(names)},), one for each group.")
         at = places + (index - (len(series) - 1) / 2) * width
-        drawn = axes.bar(at, values, 0.92 * width, color=colour, label=name)
+        drawn = axes.bar(at, values, 0.92 * width, color=looks[name].colour, label=name)
         axes.bar_label(drawn, fmt="%.3g", fontsize=8, padding=2, color=colours.ink)
     axes.set_xticks(places, names)
     axes.margins(y=0.12)

@@ -20,6 +20,7 @@ from workbench.session import AttackSession, Recording
 from workbench.settings import settings_of
 from workbench.target import Target
 from workbench.views import render
+from workbench.views.grid.page import player, player_script, player_style, security_policy
 from workbench.views.scene import Scene, scene_at
 
 __all__ = ["report_html", "server_view", "write_report"]
@@ -30,6 +31,8 @@ PURPOSE = (
 )
 # With more columns, an epochs sheet is hard to read and the file large.
 _MOST_COLUMNS = 10
+# Moments in the replay, and how many of them with the images of every epoch: a few megabytes for the paper's clients.
+_MOMENTS, _EPOCH_MOMENTS = 24, 6
 # Image pixels per CSS pixel: images stay sharp on high-resolution screens and on a projector.
 _DENSITY = 2
 
@@ -79,13 +82,21 @@ def report_html(
         _section("What the server saw", server_view(sessions[0])),
         _labels(scenes[0]),
     ]
-    for scene in scenes:
+    players = [f"attack{number}" for number in range(len(scenes))]
+    for scene, one, name in zip(scenes, sessions, players, strict=True):
         title = f": {scene.source.config.method}" if len(scenes) > 1 else ""
+        parts += [_replay(one, known, title, name)]
         parts += [_pictures(scene, title), _span(scene, title), _epochs(scene, title)]
         parts += [_loss(scene, title), _settings(scene, title)]
     parts.append(_reproduction(sessions, command))
     light, dark = _palette("light", note="#57606a"), _palette("dark", note="#a7b0ba")
-    return _PAGE.format(light=light, dark=dark, style=_STYLE, body="\n".join(parts))
+    return _PAGE.format(
+        policy=security_policy(players),
+        light=light,
+        dark=dark,
+        style=player_style() + _STYLE,
+        body="\n".join([*parts, player_script(players)]),
+    )
 
 
 # Sections
@@ -121,6 +132,7 @@ def _target(session: AttackSession, truth: Truth, settings: Mapping[str, object]
         client["num_clients"].label: observed.num_clients,
         client["num_images"].label: f"{observed.num_images} of {fact_text(observed.image_shape)}",
         **{training[name].label: getattr(observed, name) for name in ("epochs", "batch_size", "learning_rate")},
+        training["optimizer"].label: observed.training.description,
         "Local steps U": observed.local_steps,
         client["network"].label: f"{session.model.name}, {num_weights:,} weights",
         client["seed"].label: session.seed,
@@ -154,12 +166,18 @@ def _labels(scene: Scene) -> str:
     return _section("Label counts, from the weights alone", source + _chart(draw, summary))
 
 
+def _replay(session: AttackSession, truth: Truth, title: str, name: str) -> str:
+    """The attack from its first noise on, to scrub through."""
+    recording = Recording.of(session, truth.clients, snapshots=_MOMENTS, epoch_snapshots=_EPOCH_MOMENTS)
+    return _section(f"Replay{title}", player(recording, name))
+
+
 def _pictures(scene: Scene, title: str) -> str:
     images, quality, truth, confidence = scene.found.images, scene.score, scene.truth, scene.found.confidence
     about = "No image has a confidence; the section on the span says why."
     if confidence is not None:
         which = "The number below an image, the largest first," if quality is None else "The second number"
-        about = f"{which} is its confidence: 1 minus the span residual, from 0 to 1."
+        about = f"{which} is its confidence: 1 minus the span residual, less for a repetition, from 0 to 1."
     if quality is None:
         figures = []
         for place, index in enumerate(scene.order(best_first=True)[1], 1):
@@ -334,6 +352,7 @@ _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{policy}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>What an update reveals</title>
 <style>

@@ -23,7 +23,8 @@ __all__ = ["Scene", "scene_at"]
 _MOST_MOMENTS = 24
 _READING = (
     "An image with a small span residual lies in the span of the update and is probably a true image, or a mixture of "
-    "true images; noise and wrong images have a large one. The confidence is 1 minus the residual."
+    "true images; noise and wrong images have a large one. The confidence is 1 minus the residual, and less for an "
+    "image that repeats another one."
 )
 
 
@@ -110,9 +111,9 @@ class Scene:
         history, warm = self.source.history, self.source.config.warm_start_steps
         loss, steering, text = history.loss, "Nothing was steered.", "There are no steps yet."
         if history.steering:
-            last = history.steering[-1]
+            last, count = history.steering[-1], len(history.steering)
             steering = (
-                f"{len(history.steering)} steering events, the last at step {last.step}: "
+                f"{count} steering event{'s' * (count > 1)}, the last acting from step {last.step + 1} on: "
                 f"{label_of(last.name)} = {last.value:g}."
             )
         if len(loss):

@@ -7,6 +7,7 @@ import pytest
 import workbench as wb
 from workbench.views.panel.controls import Controls
 from workbench.views.panel.panel import PICTURES_PER_SECOND as REAL_PACE
+from workbench.views.panel.scenarios import SCENARIOS
 
 CONFIG = wb.AttackConfig(
     steps=20,
@@ -77,6 +78,7 @@ def start_small(monkeypatch):
         class SmallControls(Controls):
             def __init__(self, *listeners):
                 super().__init__(*listeners)
+                self.show_scenario(next(one for one in SCENARIOS if one.label == "Characters"))
                 with self.quietly():
                     for name, value in {**SMALL, **values}.items():
                         self.fields[name].value = value

@@ -3,15 +3,18 @@
 import ast
 import graphlib
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import workbench as wb
 from workbench.data import Truth
+from workbench.target import LESSON
 from workbench.views import panel as package
 from workbench.views.panel.controller import Controller, View
-from workbench.views.panel.status import Job, State, status_of
+from workbench.views.panel.scenarios import SCENARIOS
+from workbench.views.panel.status import GIVEN, Job, Stage, State, status_of
 from workbench.views.panel.workspace import Settings, Workspace
 
 CONFIG = wb.AttackConfig(steps=6)
@@ -38,7 +41,7 @@ def test_no_file_of_the_panel_imports_itself_through_another():
     graphlib.TopologicalSorter(GRAPH).prepare()
 
 
-@pytest.mark.parametrize("name", ["controller", "files", "status", "workspace"])
+@pytest.mark.parametrize("name", ["comparison", "controller", "files", "legend", "scenarios", "status", "workspace"])
 def test_what_decides_imports_no_widgets(name):
     reached, waiting = set(), {name}
     while waiting:
@@ -53,9 +56,11 @@ class Person:
     """Settings that a test changes in place of a person, and what the view was asked to show."""
 
     def __init__(self, config=CONFIG):
-        self.config, self.error, self.viewed, self.calls = config, None, None, []
+        self.config, self.error, self.viewed, self.calls, self.scenario = config, None, None, [], None
 
     def settings(self):
+        if self.scenario is not None:
+            return self.scenario.settings
         if self.error is not None:
             raise self.error
         return Settings(target=None, config=self.config, label_source="known", update_weight=1.0, seed=0)
@@ -66,7 +71,11 @@ class Person:
             viewed_step=lambda: self.viewed,
             show_source=lambda: self.calls.append("source"),
             show_settings=lambda: self.calls.append("settings"),
+            show_scenario=self.choose,
         )
+
+    def choose(self, scenario):
+        self.scenario = scenario
 
 
 @pytest.fixture
@@ -106,7 +115,7 @@ def reach(make, make_session, client, until, monkeypatch):
         )
         if state is State.BUILDING:
             gate, build = threading.Event(), Workspace.build
-            monkeypatch.setattr(Workspace, "build", lambda self, settings: gate.wait(60) and build(self, settings))
+            monkeypatch.setattr(Workspace, "build", lambda self, *given: gate.wait(60) and build(self, *given))
             control.gate = gate
             assert control.wait(60)
             control.build()
@@ -238,6 +247,52 @@ def test_settings_that_need_a_new_session_are_noticed_and_steering_is_not(reach)
     assert not control.has_changed
 
 
+def test_a_scenario_is_shown_and_built(make):
+    control, person = make(is_empty=True)
+    assert control.state is State.EMPTY
+    control.choose(SCENARIOS[0])
+    assert control.wait(60)
+    assert person.scenario is SCENARIOS[0]
+    assert control.state is State.READY, status_of(control.situation())
+    assert not control.has_changed
+    observation, settings = control.workspace.session.observation, SCENARIOS[0].settings
+    assert (observation.num_images, observation.epochs) == (settings.target.num_images, settings.target.client.epochs)
+    assert control.workspace.session.config == settings.config
+
+
+def test_a_panel_that_was_given_an_update_has_no_scenarios(reach):
+    control, person = reach(State.READY)
+    session = control.workspace.session
+    control.choose(SCENARIOS[0])
+    assert control.message == (GIVEN, False)
+    assert person.scenario is None
+    assert control.workspace.session is session
+
+
+def test_a_build_says_what_it_is_doing_and_that_the_old_attack_is_stale(make):
+    control, person = make(is_empty=True)
+    person.scenario = SCENARIOS[0]
+    seen = []
+    control._view = replace(control._view, show_state=lambda: seen.append(control.situation()))
+    for _ in range(2):
+        control.build()
+        assert control.wait(60)
+        person.scenario = replace(SCENARIOS[0], target=replace(LESSON, seed=1))
+    stages = dict.fromkeys((one.stage, one.is_stale) for one in seen if one.stage is not None)
+    assert list(stages) == [(Stage.TRAIN, False), (Stage.LABELS, False), (Stage.TRAIN, True), (Stage.LABELS, True)]
+    assert control.situation().stage is None
+
+
+def test_an_error_goes_when_the_settings_change(reach):
+    control, person = reach(State.READY)
+    person.error = wb.ConfigError("batch_size = 17 must be at most the number of images, 16.")
+    control.build()
+    assert control.message.is_error
+    person.error = None
+    control.settings_changed()
+    assert control.message == ("", False)
+
+
 def test_settings_that_are_wrong_are_reported_with_their_cost_and_at_build(reach):
     control, person = reach(State.READY)
 
@@ -253,7 +308,7 @@ def test_settings_that_are_wrong_are_reported_with_their_cost_and_at_build(reach
 
 def test_a_build_that_fails_leaves_no_settings_and_drops_what_waits(reach, monkeypatch):
     control, person = reach(State.READY)
-    monkeypatch.setattr(Workspace, "build", lambda self, settings: fail(self))
+    monkeypatch.setattr(Workspace, "build", lambda self, *given: fail(self))
     person.config = wb.AttackConfig(steps=4)
     control.settings_changed()
     control.run()
@@ -299,6 +354,39 @@ def test_files_are_written_and_read_by_name(reach, tmp_path):
     control.export(str(tmp_path / "report"), ".html", lambda: b"")
     assert control.wait(60)
     assert "a report needs a session" in control.message.text
+
+
+def test_a_file_is_replaced_only_when_it_is_asked_for_again(reach, tmp_path):
+    control, _ = reach(State.FINISHED)
+    path = tmp_path / "seen.png"
+    path.write_bytes(b"old")
+    for picture, expected in ((b"first", b"old"), (b"second", b"second")):
+        control.export(str(path), ".png", lambda picture=picture: picture)
+        assert control.wait(60)
+        assert path.read_bytes() == expected
+    control.export(str(path), ".png", lambda: b"third")
+    assert control.message.text == f"{path} exists: Export once more replaces it."
+    control.save(str(tmp_path / "other"))
+    assert control.wait(60)
+    control.export(str(path), ".png", lambda: b"third")
+    assert control.wait(60)
+    assert path.read_bytes() == b"second", "something else was asked in between"
+
+
+def test_a_relative_name_stays_below_the_folder_of_the_notebook(reach, tmp_path, monkeypatch):
+    control, _ = reach(State.FINISHED)
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    control.save("../outside")
+    assert control.message.is_error
+    assert "'../outside' is outside the notebook's folder; give an absolute path" in control.message.text
+    control.save("inside")
+    assert control.wait(60)
+    control.save(str(tmp_path / "outside"))
+    assert control.wait(60)
+    assert (folder / "inside.safetensors").is_file()
+    assert (tmp_path / "outside.safetensors").is_file()
 
 
 def test_a_fork_is_handed_over_and_goes_its_own_way(reach):

@@ -1,13 +1,19 @@
 """Controls: every one of them reaches the session; what makes no sense together is switched off, with the reason."""
 
+from html import unescape
+
 import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.config import AttackConfig
+from workbench.config import PRESETS, USUAL_STRENGTHS, AttackConfig
 from workbench.settings import settings_of
+from workbench.target import LESSON
 from workbench.training import native
+from workbench.training.local import LocalTraining
 from workbench.views.panel.controls import CLIENT, STEERED, Controls
+from workbench.views.panel.scenarios import SCENARIOS
+from workbench.views.scene import scene_at
 
 
 @pytest.fixture
@@ -15,12 +21,42 @@ def controls():
     return Controls(lambda name: None, lambda name, value: None)
 
 
-def test_without_changes_the_controls_say_the_demo(controls):
-    settings = controls.settings()
-    assert settings.config == AttackConfig.preset("demo", dataset="glyphs")
-    assert settings.target.num_images == 16
-    assert (settings.target.client.epochs, settings.target.client.batch_size) == (4, 4)
-    assert settings.label_source == "bias"
+def test_without_changes_the_controls_say_the_lesson(controls):
+    assert controls.settings() == SCENARIOS[0].settings
+    assert SCENARIOS[0].preset == "lesson"
+    assert SCENARIOS[0].target == LESSON
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.label)
+def test_the_controls_say_the_scenario_that_they_show(controls, scenario):
+    for other in SCENARIOS:
+        controls.show_scenario(other)
+    controls.show_scenario(scenario)
+    assert controls.settings() == scenario.settings
+    assert controls["preset"] == scenario.preset
+    assert controls.fields["strength"].disabled == (scenario.target.client.defence.name == "none")
+
+
+def test_a_defence_that_is_chosen_has_a_strength(controls):
+    for name, strength in USUAL_STRENGTHS.items():
+        controls.fields["defence"].value = name
+        assert controls.settings().target.client.defence.strength == strength > 0
+
+
+def test_a_question_mark_opens_what_the_table_of_settings_says(controls):
+    for name, known in {**CLIENT, **{known.key: known for known in settings_of(AttackConfig).values()}}.items():
+        text = unescape(controls.helps[name].value)
+        assert f"aria-label='About {known.label}'" in text, name
+        assert known.help in text, name
+        assert known.section in text, name
+        assert not known.symbol or f"symbol {known.symbol}" in text, name
+        assert controls.rows[name].children == (controls.fields[name], controls.helps[name]), name
+
+
+def test_the_question_mark_also_says_why_a_control_is_off(controls):
+    assert "Off now: There is no defence." in controls.helps["strength"].value
+    controls.fields["defence"].value = "gaussian"
+    assert "Off now" not in controls.helps["strength"].value
 
 
 def another_value(known, value):
@@ -29,10 +65,14 @@ def another_value(known, value):
         return next(choice for choice in known.choices if choice != value)
     if known.kind is bool:
         return not value
+    if known.kind is float and known.maximum is not None:
+        return (value or known.maximum) / 2
     return 2 * (value or 1) if known.kind is float else (value or 0) + 3
 
 
-CLIENT_SETTINGS = [known.key for known in CLIENT.values() if known.key not in ("data", "strength", "clip_norm")]
+# Some make sense only together with another; those have tests of their own below.
+TOGETHER = ("data", "strength", "clip_norm", "nesterov", "rates")
+CLIENT_SETTINGS = [known.key for known in CLIENT.values() if known.key not in TOGETHER]
 ATTACK_SETTINGS = [name for name in settings_of(AttackConfig) if name not in ("update_weight", "label_method")]
 
 
@@ -46,6 +86,16 @@ def test_every_control_of_the_client_reaches_the_target(controls, name):
     value = another_value(CLIENT[name], client_values(controls.settings().target)[name])
     controls.fields[name].value = value
     assert client_values(controls.settings().target)[name] == value
+
+
+def test_the_optimizer_of_the_client_reaches_the_target(controls):
+    controls.show_values({"momentum": 0.9, "nesterov": True, "rates": "0.1, 0.05"})
+    trained = controls.settings().target.client
+    assert (trained.momentum, trained.nesterov, trained.rates) == (0.9, True, (0.1, 0.05))
+    controls.show_values({"optimizer": "adam"})
+    controls.update_abilities()
+    assert controls.fields["momentum"].disabled
+    assert controls.settings().target.client.momentum == 0, "a momentum that was set before belongs to SGD"
 
 
 @pytest.mark.parametrize("name", ATTACK_SETTINGS)
@@ -79,7 +129,7 @@ def test_the_strength_and_the_clip_norm_belong_to_a_defence(controls):
     assert (defence.name, defence.strength, defence.clip_norm) == ("dp_sgd", 0.5, 2.0)
 
 
-@pytest.mark.parametrize("preset", ["demo", "paper", "warm", "best"])
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("dataset", ["glyphs", "photos"])
 def test_presets_set_all_controls_of_the_attack(controls, preset, dataset):
     controls.fields["dataset"].value = dataset
@@ -89,7 +139,7 @@ def test_presets_set_all_controls_of_the_attack(controls, preset, dataset):
 
 def test_another_prior_gets_the_weight_that_belongs_to_it(controls):
     controls.fields["prior"].value = "max"
-    assert controls["prior_weight"] == AttackConfig.preset("demo", dataset="glyphs", prior="max").prior_weight
+    assert controls["prior_weight"] == AttackConfig.preset("lesson", dataset="glyphs", prior="max").prior_weight
 
 
 REASONS = [
@@ -128,11 +178,12 @@ def test_every_control_has_a_label_and_says_what_it_is(controls):
 
 
 WRONG = [
-    ({"batch_size": 17}, "batch_size = 17 must be at most the number of images, 16"),
-    ({"believed_batch_size": 17}, "believed batch size = 17 must be at most the number of images, 16"),
+    ({"batch_size": 17}, "batch_size = 17 must be at most the number of images, 12"),
+    ({"believed_batch_size": 17}, "believed batch size = 17 must be at most the number of images, 12"),
     ({"learning_rate": -1.0}, "learning_rate = -1.0 must be a finite number greater than 0"),
     ({"dataset": "femnist"}, "data set = 'femnist' needs the path of its files"),
     ({"defence": "pruning", "strength": 2.0}, "defence.strength = 2.0"),
+    ({"defence": "gaussian", "strength": 0.0}, "strength = 0 makes 'gaussian' no defence; choose one above 0, such as"),
 ]
 
 
@@ -192,7 +243,8 @@ def test_an_aggregate_of_clients_is_attacked_and_compared_with_all(make_small):
     assert panel.wait(120)
     assert panel.session.observation.num_clients == len(panel.truth) == 2
     assert panel.session.reconstruction().images.shape[0] == 8
-    assert " of 8 above 20 dB" in panel.tabs[0].caption.value
+    scene = scene_at(panel.session, panel.session.num_steps, panel.controller.workspace.truth)
+    assert len(scene.score.psnr) == len(scene.matched_truth) == 8, "it is compared with the images of both clients"
 
 
 def test_changing_controls_during_a_run_does_not_disturb_it(make_panel, make_session, client, until):
@@ -207,6 +259,17 @@ def test_changing_controls_during_a_run_does_not_disturb_it(make_panel, make_ses
     panel.stop_button.click()
     assert panel.wait(60)
     assert panel.session is session
+
+
+def test_of_a_given_session_only_what_is_true_of_it_is_shown(panel, make_panel, make_session):
+    assert panel.controls.client_text.value == "Whose update it is: glyphs, client 0."
+    visible = [name for name in CLIENT if panel.controls.rows[name].layout.display != "none"]
+    observed = ["num_clients", "num_images", "seed", "epochs", "batch_size", "learning_rate"]
+    training = [known.key for known in settings_of(LocalTraining).values()]
+    assert sorted(visible) == sorted([*observed, *training]), "what the server knows of the client"
+    without_truth = make_panel(make_session())
+    assert without_truth.wait(60)
+    assert without_truth.controls.client_text.value == "Whose update it is: not known."
 
 
 def test_the_client_of_a_given_session_cannot_be_changed_but_its_attack_can(panel):

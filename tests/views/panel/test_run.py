@@ -16,6 +16,7 @@ from workbench.views.panel.workspace import Workspace
 
 
 def test_run_makes_all_steps_and_shows_the_result(panel):
+    panel.grid._handle_custom_msg({"kind": "hello"}, [])  # as a page does
     panel.run_button.click()
     assert panel.runner.wait(timeout=60)
     assert panel.session.num_steps == panel.session.total_steps == 30
@@ -23,7 +24,7 @@ def test_run_makes_all_steps_and_shows_the_result(panel):
     assert panel.progress.value == panel.progress.max == 30
     assert panel.pace.value.startswith("30 of 30 steps")
     assert panel.status_text.startswith("Finished")
-    assert "Step 30." in panel.tabs[0].caption.value
+    assert panel.grid.moments[2:] == [30, False], "the page does not know of the last step, or that the run is over"
 
 
 def test_step_makes_one_step_also_past_the_last_and_after_a_pause(panel, until):
@@ -145,7 +146,7 @@ def test_every_slider_steers(panel, slider, value):
     assert panel.session.steering[slider] == value
     event = panel.session.history.steering[-1]
     assert (event.step, event.name, event.value) == (1, slider, value)
-    assert f"{label_of(slider)} = {value:g} from step 1 on" in panel.status_text
+    assert f"{label_of(slider)} = {value:g} from step 2 on" in panel.status_text
     assert not panel.controller.has_changed, "a slider needs no new session"
 
 
@@ -195,7 +196,7 @@ def test_a_failing_step_ends_on_the_status_line(panel, monkeypatch):
 
 def buttons(panel):
     names = ("build", "run", "pause", "step", "stop", "reset", "fork", "save", "load", "export")
-    return {name: getattr(panel, f"{name}_button") for name in names} | {"rewind": panel.timeline.rewind_button}
+    return {name: getattr(panel, f"{name}_button") for name in names} | {"rewind": panel.rewind_button}
 
 
 def test_buttons_say_why_they_are_switched_off(panel):
@@ -204,7 +205,7 @@ def test_buttons_say_why_they_are_switched_off(panel):
     panel.pause_button.click()
     assert panel.status_text == "Nothing is running."
     assert not panel.run_button.disabled
-    assert panel.timeline.rewind_button.disabled
+    assert panel.rewind_button.disabled
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -229,17 +230,22 @@ def test_buttons_in_any_order_never_raise_and_leave_nothing_stuck(panel, seed, t
     assert "Traceback" not in "".join(capfd.readouterr()), pressed
 
 
-def test_pictures_are_drawn_at_most_eight_times_a_second(real_pace, make_panel, make_session, client, until):
+def test_pictures_are_sent_at_most_eight_times_a_second(real_pace, make_panel, make_session, client, until):
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
     drawn = []
-    original = panel.tabs[0].draw
-    panel.tabs[0].draw = lambda *arguments: (drawn.append(time.monotonic()), original(*arguments))
+
+    def receive(content, buffers=()):
+        if content["kind"] == "frame" and content["frame"]["step"] not in panel.session.history.snapshot_steps:
+            drawn.append(time.monotonic())
+
+    panel.grid.send = receive
+    panel.grid._handle_custom_msg({"kind": "hello"}, [])
     panel.run_button.click()
     until(lambda: len(drawn) > 10, "ten pictures")
     panel.stop_button.click()
     assert panel.wait(60)
     rate = (len(drawn) - 1) / (drawn[-1] - drawn[0])
-    assert rate < 8.5, f"{rate:.1f} pictures were drawn a second"
+    assert rate < 8.5, f"{rate:.1f} pictures were sent a second"
 
 
 def test_curves_are_drawn_at_most_twice_a_second(real_pace, make_panel, make_session, client, until):

@@ -4,10 +4,12 @@ import pytest
 
 from workbench.errors import ConfigError
 from workbench.views.panel.status import (
+    GIVEN,
     Command,
     Job,
     Message,
     Situation,
+    Stage,
     State,
     error_text,
     pace_text,
@@ -18,7 +20,7 @@ from workbench.views.panel.status import (
 
 SENTENCES = {
     State.EMPTY: "Nothing is built yet: press Build or Run.",
-    State.BUILDING: "Building: the client trains and the attack is prepared …",
+    State.BUILDING: "Building …",
     State.READY: "Ready: Run starts the attack.",
     State.RUNNING: "Running: step 8",
     State.PAUSED: "Paused at step 7: steer, scrub back, step, or resume.",
@@ -51,7 +53,7 @@ def test_every_job_has_a_text_which_is_shown_unless_it_is_quiet(job):
     assert text == ("Stopped at step 7: Run continues." if job.is_quiet else f"{job.value} …")
 
 
-ANY_TIME = {"BUILD", "LOAD"}
+ANY_TIME = {"BUILD", "LOAD", "CHOOSE"}
 KEEPING = {*ANY_TIME, "RESET", "FORK", "SAVE", "EXPORT"}
 ALLOWED = {
     State.EMPTY: {*ANY_TIME, "RUN", "STEP"},
@@ -147,3 +149,20 @@ def test_the_pace_of_a_run():
 def test_errors_in_words():
     assert error_text(ConfigError("steps = 0 must be at least 1.")) == "steps = 0 must be at least 1."
     assert error_text(RuntimeError("no device")) == "Something went wrong (RuntimeError): 'no device'"
+
+
+@pytest.mark.parametrize("state", [State.STOPPED, State.PAUSED, State.FINISHED])
+@pytest.mark.parametrize("job", [Job.SAVE, Job.EXPORT, Job.LOAD])
+def test_what_is_done_long_after_a_stop_is_not_called_stopping(state, job):
+    text = status_of(Situation(state, job=job, request=Command.STOP, step=5, total_steps=9)).text
+    assert text.startswith(f"{job.value} …")
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_a_build_names_its_stage(stage):
+    text = status_of(Situation(State.BUILDING, job=Job.BUILD, stage=stage)).text
+    assert text == f"Building: {stage.value} …"
+
+
+def test_a_panel_that_was_given_an_update_has_no_client_to_choose():
+    assert refusals(situation(State.READY, is_given=True))[Command.CHOOSE] == GIVEN

@@ -1,6 +1,7 @@
 """Tabs, timeline, files, recordings and comparison, without a browser."""
 
 import io
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from PIL import Image
 
 import workbench as wb
 from workbench.data import Truth
+from workbench.data.dataset import eight_bits
 from workbench.metrics import Score
 from workbench.views.panel import ComparePanel
-from workbench.views.panel.tabs import ReconstructionTab, SpanTab
+from workbench.views.panel.tabs import SpanTab
 from workbench.views.scene import scene_at
 
 TITLES = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Span", "Loss", "Attacker's view"]
@@ -53,97 +55,150 @@ def texts(tab):
     return tab.caption.value
 
 
+class Page:
+    """What a page would receive from a panel's picture grid, and would report to it."""
+
+    def __init__(self, panel, monkeypatch):
+        self.panel, self.grid = panel, panel.grid
+        self.received = []
+        monkeypatch.setattr(self.grid, "send", lambda content, buffers=(): self.received.append((content, buffers)))
+        self.report("hello")
+
+    def report(self, kind, **content):
+        self.grid._handle_custom_msg({"kind": kind, **content}, [])
+        assert self.panel.wait(60)
+
+    def of_kind(self, kind):
+        return [
+            {**content, **dict(zip(content["buffers"], buffers, strict=True))}
+            for content, buffers in self.received
+            if content["kind"] == kind
+        ]
+
+    def frames(self):
+        return {frame["frame"]["step"]: frame for frame in self.of_kind("frame")}
+
+
+@pytest.fixture
+def page(shown, monkeypatch):
+    return Page(shown, monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("title", "words"),
-    [
-        ("Reconstruction", "Step 30. Truth above, reconstruction below"),
-        ("Epochs", "2 epochs, matched"),
-        ("Matching", "the assignment of epoch 2"),
-        ("Averaging", "all 2 combined"),
-        ("Labels", "Wrong labels of 5"),
-        ("Span", "Step 30: median span residual"),
-        ("Loss", "at step 30. Nothing was steered"),
-    ],
+    [("Labels", "Wrong labels of 5"), ("Span", "Step 30: median span residual")],
 )
-def test_every_tab_shows_a_picture_with_a_text_alternative(shown, title, words):
+def test_every_figure_has_a_text_alternative(shown, title, words):
     tab = choose(shown, title)
     assert words in texts(tab)
-    assert Image.open(io.BytesIO(tab.png)).width > 100
-    assert tab.light.tooltip
-    assert words in tab.light.tooltip
+    assert Image.open(io.BytesIO(tab.image.value)).width > 100
+    assert words in tab.image.tooltip
+    assert "wb-figure" in tab.image._dom_classes, "the style does not turn it for dark pages"
+
+
+@pytest.mark.parametrize("title", ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Span", "Loss"])
+def test_every_tab_can_be_exported_as_a_picture(shown, title, finished, client):
+    tab = choose(shown, title)
+    png = tab.picture(replace(scene_at(finished, 30, Truth.of(client)), labels=shown.controller.workspace.labels))
+    assert Image.open(io.BytesIO(png)).width > 100
+
+
+def test_nothing_is_sent_before_a_page_has_asked(shown, monkeypatch):
+    sent = []
+    monkeypatch.setattr(shown.grid, "send", lambda *message: sent.append(message))
+    choose(shown, "Epochs")
+    assert sent == []
+
+
+def test_a_page_gets_the_truth_and_every_kept_moment_of_the_visible_tab(page, until, finished, client):
+    steps = [*finished.history.snapshot_steps]
+    until(lambda: sorted(page.frames()) == steps, f"all of {steps}")
+    (source,) = page.of_kind("source")
+    assert source["source"]["shape"] == [28, 28, 1]
+    assert source["truth"] == eight_bits(client.images).tobytes()
+    assert page.grid.moments[1:] == [steps, 30, False]
+    for step, frame in page.frames().items():
+        found = finished.reconstruction_at(step)
+        assert frame["pixels"] == eight_bits(found.images).tobytes()
+        assert "epochs" not in frame, "the visible tab does not show epochs"
+        quality = wb.score(found, client)
+        assert frame["frame"]["order"] == quality.order.tolist()
+        np.testing.assert_allclose(frame["frame"]["psnr"], quality.psnr, rtol=1e-4)
+        assert frame["frame"]["permutations"] == found.permutations.tolist()
+
+
+def test_epochs_are_sent_when_a_tab_shows_them(page, until, finished):
+    choose(page.panel, "Matching")
+    until(lambda: "epochs" in page.frames()[30], "the epochs of the newest moment")
+    assert page.frames()[30]["epochs"] == eight_bits(finished.reconstruction().epochs).tobytes()
+    until(lambda: "epochs" in page.frames().get(20, ()), "the epochs of earlier moments")
+    until(lambda: 5 in page.frames(), "a moment of the warm start")
+    assert "epochs" not in page.frames()[5], "there is one set of images during the warm start"
+    assert page.frames()[5]["frame"]["hasEpochs"] is False
+
+
+def test_the_loss_sends_numbers_and_no_pixels(page, shown, until, finished):
+    choose(shown, "Loss")
+    page.received.clear()
+    page.report("hello")
+    (history,) = page.of_kind("history")
+    assert history["history"]["numSteps"] == 30
+    np.testing.assert_allclose(history["history"]["loss"], finished.history.loss, rtol=1e-4)
+    assert "Smoothness (tv)" in [term["label"] for term in history["history"]["terms"]]
+    until(page.frames, "the moments' numbers")
+    assert not any("pixels" in frame for frame in page.frames().values())
+
+
+def test_a_page_that_was_loaded_again_gets_everything_again(page, until, finished):
+    steps = [*finished.history.snapshot_steps]
+    until(lambda: sorted(page.frames()) == steps, "all moments")
+    page.report("look", step=10)
+    assert page.grid.step == 10
+    page.received.clear()
+    page.report("hello")
+    assert page.grid.step is None, "a page that was loaded again follows the newest"
+    until(lambda: sorted(page.frames()) == steps, "all moments again")
+    assert len(page.of_kind("source")) == 1
+
+
+def test_what_a_page_asks_for_comes_whole(page, until):
+    until(lambda: len(page.frames()) == 7, "all moments")
+    page.received.clear()
+    page.report("want", step=20, epochs=True)
+    until(lambda: 20 in page.frames(), "the wanted moment")
+    frame = page.frames()[20]
+    assert "epochs" in frame
+    assert len(frame["frame"]["residuals"]) == 5
+    assert frame["frame"]["isWhole"]
+
+
+@pytest.mark.parametrize("content", [None, "hello", {}, {"kind": "want"}, {"kind": "look", "step": "x"}, {"kind": 5}])
+def test_what_no_page_of_ours_would_send_is_ignored(page, content):
+    page.grid._handle_custom_msg(content, [])
+    assert page.panel.wait(60)
+    assert page.grid.step is None
+    assert not page.panel.status_text.startswith("Something")
+
+
+def test_a_page_is_sent_at_most_a_megabyte_a_second(make_panel, make_session, client, monkeypatch, until):
+    monkeypatch.setattr("workbench.views.grid.widget.BYTES_PER_SECOND", 20_000)
+    panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
+    panel.views.selected_index = TITLES.index("Epochs")
+    page = Page(panel, monkeypatch)
+    began = time.monotonic()
+    panel.run_button.click()
+    until(lambda: len(page.frames()) >= 4, "some frames")
+    panel.stop_button.click()
+    taken = time.monotonic() - began
+    size = sum(len(buffer) for _, buffers in list(page.received) for buffer in buffers)
+    # One frame and the truth may be ahead of the limit.
+    assert size <= 20_000 * taken + 2 * 3 * 5 * 784, f"{size} bytes in {taken:.1f} s"
 
 
 def test_the_attackers_view_names_the_three_sides(shown):
     tab = choose(shown, "Attacker's view")
     for words in ("Received", "Assumed", "Never seen", "batch order"):
         assert words in tab.columns.value
-
-
-def test_sheets_are_drawn_for_both_themes_and_figures_are_turned_by_the_style(shown):
-    picture = choose(shown, "Reconstruction")
-    assert picture.light.value != picture.dark.value
-    assert "wb-light" in picture.light._dom_classes
-    assert "wb-dark" in picture.dark._dom_classes
-    assert "wb-figure" in choose(shown, "Loss").light._dom_classes
-
-
-def test_the_truth_can_be_hidden(shown):
-    tab = choose(shown, "Reconstruction")
-    with_truth = tab.png
-    tab.truth.value = False
-    assert shown.wait(60)
-    assert tab.png != with_truth
-    assert "as the attacker sees them" in texts(tab)
-    assert "dB" not in texts(tab) + tab.large.caption.value
-    assert "the confidence, which needs no truth" in texts(tab)
-
-
-@pytest.fixture
-def sheets(monkeypatch):
-    """The images and captions of every sheet that is drawn, which draws a plain picture instead."""
-    drawn = []
-    png = io.BytesIO()
-    Image.new("RGB", (120, 10)).save(png, "PNG")
-
-    def sheet(images, captions=(), **_):
-        drawn.append((images, list(captions)))
-        return png.getvalue()
-
-    monkeypatch.setattr("workbench.views.render.contact_sheet", sheet)
-    return drawn
-
-
-@pytest.mark.parametrize("is_recorded", [False, True])
-@pytest.mark.parametrize("is_known", [False, True])
-def test_without_the_truth_images_are_sorted_by_their_confidence(
-    finished, recording, client, sheets, is_recorded, is_known
-):
-    truth = Truth.of(client if is_known else None)
-    scene = replace(scene_at(recording if is_recorded else finished, 30, truth), truth=truth)
-    if not is_known:
-        scene = replace(scene, score=None)
-    tab, confidence = ReconstructionTab(lambda: None), finished.reconstruction().confidence
-    tab.truth.value = False
-    best = np.argsort(-confidence, kind="stable")
-    assert (best != np.arange(5)).any(), "the images are in the order of their confidence: this test cannot fail"
-    for sort, order in (("best first", best), ("in order", np.arange(5))):
-        tab.sort.value = sort
-        sheets.clear()
-        tab.draw(scene, 1)
-        images, captions = sheets[0]
-        classes = [client.class_names[label] if is_known else f"class {label}" for label in scene.found.labels[order]]
-        expected = [f"{name}: {value:.2f}" for name, value in zip(classes, confidence[order], strict=True)]
-        assert captions == expected, f"{sort}: other classes or confidences, or another order"
-        assert np.array_equal(images, scene.found.images[order]), f"{sort}: the images are not those of the captions"
-
-
-def test_where_there_is_no_confidence_only_the_class_is_shown_and_why(old_recording, sheets):
-    tab, scene = ReconstructionTab(lambda: None), scene_at(old_recording, 8, Truth.of(old_recording.truth))
-    tab.truth.value = False
-    tab.draw(scene, 1)
-    expected = [scene.truth.class_names[label] for label in scene.found.labels]
-    assert sheets[0][1] == expected, "without a confidence, images have their class, in their own order"
-    assert old_recording.spectrum in texts(tab), f"the caption does not say why: {texts(tab)}"
 
 
 def legends(figure):
@@ -168,9 +223,9 @@ def test_the_span_of_a_recording_is_shown_with_its_residuals_over_the_steps(reco
     assert list(curve.get_xdata()) == [frame.step for frame in recording.frames], "a recorded moment is missing"
     np.testing.assert_allclose(curve.get_ydata(), [np.median(frame.residuals) for frame in recording.frames])
     assert f"Step {scene.step}: median span residual {np.median(scene.found.residuals):.2f}" in text
-    tab = SpanTab(lambda: None)
-    tab.draw(scene, 1)
-    assert Image.open(io.BytesIO(tab.png)).height > 800, "the residuals over the steps are not in the picture"
+    tab = SpanTab()
+    tab.draw(scene)
+    assert Image.open(io.BytesIO(tab.image.value)).height > 800, "the residuals over the steps are not in the picture"
 
 
 def test_residuals_are_coloured_by_what_was_recovered(recording):
@@ -193,7 +248,7 @@ def test_a_recording_without_truth_shows_its_span(make_panel, finished):
     tab = choose(make_panel(recording), "Span")
     for words in (str(recording.spectrum), str(recording.spectrum.image_count), "small span residual"):
         assert words in texts(tab), f"the caption does not say {words!r}: {texts(tab)}"
-    assert Image.open(io.BytesIO(tab.png)).height > 800, "the residuals over the steps are not in the picture"
+    assert Image.open(io.BytesIO(tab.image.value)).height > 800, "the residuals over the steps are not in the picture"
 
 
 def test_residuals_that_are_not_finite_are_left_out(recording):
@@ -209,116 +264,80 @@ def test_where_there_is_no_span_a_sentence_says_so(make_panel, old_recording):
     panel = make_panel(old_recording)
     tab = choose(panel, "Span")
     assert texts(tab) == old_recording.spectrum
-    assert tab.png is None, "a picture without a spectrum"
+    assert tab.picture(scene_at(old_recording, 8, Truth())) is None, "a picture without a spectrum"
 
 
-def test_an_image_can_be_seen_large_and_the_order_be_chosen(shown):
-    tab = choose(shown, "Reconstruction")
-    first, large = tab.png, tab.large.png
-    tab.image.value = 3
-    assert shown.wait(60)
-    assert tab.image.max == 5
-    assert tab.large.png != large
-    assert "Image 3 large" in tab.large.caption.value
-    assert "epoch 2" in tab.large.caption.value
-    tab.sort.value = "in order"
-    assert shown.wait(60)
-    assert tab.png != first
-
-
-def test_epochs_can_be_seen_as_optimised(shown, finished):
-    tab = choose(shown, "Epochs")
-    matched = tab.png
-    tab.matched.value = "as optimised"
-    assert shown.wait(60)
-    assert "each in its own order" in texts(tab)
-    moved = (finished.reconstruction().permutations[1] != np.arange(5)).any()
-    assert (tab.png != matched) == moved
-
-
-def test_matching_tells_how_much_changed_since_an_earlier_moment(shown, finished):
-    tab = choose(shown, "Matching")
-    shown.timeline.slider.value = finished.history.snapshot_steps.index(20)
-    assert shown.wait(60)
-    assert "Nothing earlier" in texts(tab)
-    shown.timeline.slider.value = shown.timeline.slider.max
-    assert shown.wait(60)
-    before, now = finished.reconstruction_at(20).permutations, finished.reconstruction().permutations
-    assert f"Since step 20, {(before != now).sum()} of 5 assignments" in texts(tab)
-
-
-def test_without_the_truth_nothing_is_compared(make_panel, make_session):
+def test_without_the_truth_nothing_is_compared(make_panel, make_session, monkeypatch):
     panel = make_panel(make_session())
     assert panel.wait(60)
-    assert "as the attacker sees them" in texts(choose(panel, "Reconstruction"))
-    assert "Without the truth" in texts(choose(panel, "Averaging"))
     assert "recovered from the weights alone" in texts(choose(panel, "Labels"))
-    assert panel.tabs[0].truth.disabled
+    scene = scene_at(panel.session, 0, Truth())
+    assert panel.tabs[TITLES.index("Averaging")].picture(scene) is None
+    page = Page(panel, monkeypatch)
+    choose(panel, "Reconstruction")
+    (source,) = page.of_kind("source")
+    assert "truth" not in source
+    assert source["source"]["levels"] is None
+    frame = page.frames()[0]["frame"]
+    assert frame["order"] is None
+    assert frame["psnr"] is None
+    assert len(frame["residuals"]) == 5, "without the truth, residuals are all that judges an image"
+    assert all(name.startswith("class ") for name in frame["classes"])
 
 
-def test_the_loss_marks_what_was_steered(make_panel, make_session, client):
+def test_the_history_has_what_was_steered(make_panel, make_session, client, monkeypatch):
     session = make_session()
     session.step(3)
     session.steer(tv_weight=0.25)
     session.step(2)
     panel = make_panel(session, truth=client)
-    assert "1 steering events, the last at step 3: Smoothness (tv) = 0.25" in texts(choose(panel, "Loss"))
+    page = Page(panel, monkeypatch)
+    choose(panel, "Loss")
+    history = page.of_kind("history")[-1]["history"]
+    assert history["steering"] == [{"step": 3, "text": "Smoothness (tv) = 0.25"}]
+    assert history["numSteered"] == 1
 
 
-def test_the_page_is_told_where_the_slider_stands_when_a_move_has_settled(shown, until, monkeypatch):
-    # What the attack sent before the move may arrive on the page after it, and would leave the handle elsewhere.
-    sent = []
-    monkeypatch.setattr(shown.timeline.slider, "send_state", lambda key=None: sent.append(key))
-    shown.timeline.slider.value = 0
-    assert shown.timeline.is_settling
-    until(lambda: not shown.timeline.is_settling, "the settled slider")
-    assert sent[-1] == "value"
+def test_figures_follow_the_timeline(page, shown, finished):
+    tab = choose(shown, "Span")
+    assert "Step 30:" in texts(tab)
+    page.report("look", step=20)
+    assert "Step 20:" in texts(tab)
+    assert not shown.rewind_button.disabled
+    page.report("look", step=21)
+    assert "Step 20:" in texts(tab), "a moment that only the page kept is shown by the nearest one"
+    page.report("look", step=None)
+    assert "Step 30:" in texts(tab)
+    assert shown.rewind_button.disabled
 
 
-def test_the_timeline_shows_kept_moments_and_follows_at_its_end(shown, finished):
-    steps = finished.history.snapshot_steps
-    timeline = shown.timeline
-    assert timeline.slider.max == len(steps) - 1
-    assert timeline.step is None
-    newest = shown.tabs[0].png
-    for place in (2, 0):
-        timeline.slider.value = place
-        assert shown.wait(60)
-        assert f"Step {steps[place]}." in texts(shown.tabs[0])
-        assert timeline.text.value == f"step {steps[place]} of 30"
-    scene = scene_at(finished, 0, shown.controller.workspace.truth)
-    assert f"mean {scene.score.psnr.mean():.1f} dB" in texts(shown.tabs[0])
-    timeline.slider.value = timeline.slider.max
-    assert shown.wait(60)
-    assert timeline.step is None
-    assert shown.tabs[0].png == newest
-
-
-def test_scrubbing_while_the_attack_runs_stays_where_it_is(make_panel, make_session, client, until):
+def test_looking_back_while_the_attack_runs_stays_where_it_is(make_panel, make_session, client, until, monkeypatch):
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
+    page = Page(panel, monkeypatch)
     panel.run_button.click()
-    until(lambda: panel.timeline.slider.max >= 3, "some kept moments")
-    panel.timeline.slider.value = 1
+    until(lambda: len(panel.grid.moments) and len(panel.grid.moments[1]) > 3, "some kept moments")
+    panel.grid._handle_custom_msg({"kind": "look", "step": 5}, [])
     at = panel.session.num_steps
-    until(lambda: panel.session.num_steps > at + 5, "the run goes on")
-    until(lambda: "Step 5." in texts(panel.tabs[0]), "the earlier moment is shown")
-    assert panel.timeline.step == 5
+    until(lambda: max(page.frames(), default=0) > at + 5, "newer frames are sent")
+    assert panel.grid.step == 5
+    assert panel.grid.moments[3] is True
     panel.stop_button.click()
     assert panel.wait(60)
 
 
-def test_going_on_from_an_earlier_moment_with_another_weight(make_panel, make_session, client):
+def test_going_on_from_an_earlier_moment_with_another_weight(make_panel, make_session, client, monkeypatch):
     panel = make_panel(make_session(), truth=client)
     panel.run_button.click()
     assert panel.wait(60)
     straight = panel.session.reconstruction().images
-    panel.timeline.slider.value = panel.session.history.snapshot_steps.index(20)
-    assert panel.wait(60)
-    assert not panel.timeline.rewind_button.disabled
-    panel.timeline.rewind_button.click()
+    page = Page(panel, monkeypatch)
+    page.report("look", step=20)
+    assert not panel.rewind_button.disabled
+    panel.rewind_button.click()
     assert panel.wait(60)
     assert panel.session.num_steps == 20
-    assert panel.timeline.step is None
+    assert panel.grid.step is None
+    assert panel.grid.followed == 1, "the page has to follow the newest step again"
     panel.controls.fields["tv_weight"].value = 1.0
     panel.run_button.click()
     assert panel.wait(60)
@@ -326,7 +345,7 @@ def test_going_on_from_an_earlier_moment_with_another_weight(make_panel, make_se
     assert not np.array_equal(panel.session.reconstruction().images, straight)
 
 
-def test_a_recording_plays_without_computing(make_panel, recording, monkeypatch):
+def test_a_recording_plays_without_computing(make_panel, recording, monkeypatch, until):
     monkeypatch.setattr(wb.AttackSession, "step", lambda *_: pytest.fail("a step was computed"))
     monkeypatch.setattr(wb.AttackSession, "__init__", lambda *_, **__: pytest.fail("a session was built"))
     panel = make_panel(recording)
@@ -334,14 +353,12 @@ def test_a_recording_plays_without_computing(make_panel, recording, monkeypatch)
     assert panel.recording is recording
     assert panel.run_button.disabled
     assert panel.controls.fields["steps"].disabled
-    seen = set()
-    for place in range(panel.timeline.slider.max + 1):
-        panel.timeline.slider.value = place
-        assert panel.wait(60)
-        seen.add(panel.tabs[0].png)
-    assert len(seen) == len(recording.frames)
+    page = Page(panel, monkeypatch)
+    until(lambda: len(page.frames()) == len(recording.frames), "all moments")
+    for frame in recording.frames:
+        assert page.frames()[frame.step]["pixels"] == frame.pixels.tobytes()
     for title in TITLES:
-        assert texts(choose(panel, title))
+        choose(panel, title)
     for button in (panel.run_button, panel.step_button, panel.reset_button, panel.save_button, panel.fork_button):
         button.click()
         assert panel.wait(60)
@@ -484,7 +501,7 @@ def test_two_attacks_on_one_update_are_started_together(compare):
     assert left.observation.client_weights is not None
     assert np.array_equal(left.label_counts, right.label_counts)
     assert left.num_steps == right.num_steps == 30
-    headings = [side.children[0].value for side in compare.children[1].children]
+    headings = [side.children[0].value for side in compare.sides.children]
     assert headings == ["<h3>ours_prior</h3>", "<h3>ours_no_prior</h3>"]
     compare.panels[0].views.selected_index = 5
     assert compare.panels[1].views.selected_index == 5

@@ -138,14 +138,18 @@ def _attack(unit: Unit, place: Place, truth: Truth, model: Model) -> Row:
         "psnr": [_finite(value, 3) for value in quality.psnr],
         "ssim": [_finite(value, 4) for value in quality.ssim],
         # What the attacker can judge each image by; rows before version 0.2 have "confidence", in dB, instead.
-        "residuals": found.residuals
-        if found.residuals is None
-        else [_finite(value, 4) for value in found.residuals[quality.order]],
+        "residuals": _rounded(found.residuals, quality.order),
+        "confidence_by_span": _rounded(found.confidence, quality.order),
         "recovered_percent": round(quality.recovered_percent, 4),
         "label_errors": label_errors(truth.label_counts.sum(0), attack.label_counts.sum(0)),
         # Step, seconds, mean PSNR, percent recovered and loss at every score.
         "curve": curve,
     }
+
+
+def _rounded(values: NDArray[np.float32] | None, order: NDArray[np.int64]) -> list[float | None] | None:
+    """The values of the images in the order of the true ones."""
+    return None if values is None else [_finite(value, 4) for value in values[order]]
 
 
 def _finite(value: float, digits: int) -> float | None:

@@ -15,6 +15,8 @@ from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
 from workbench.study.plan.plan import Line
 from workbench.study.run.measure import Pictures, load_pictures
+from workbench.views.figures import THEMES
+from workbench.views.looks import looks_of
 from workbench.views.render import comparison_sheet, contact_sheet, epochs_sheet
 
 __all__ = ["draw", "draw_over_time", "write_figures"]
@@ -28,6 +30,7 @@ _PANELS = {
 # The images to show, as ranks by the PSNR of the figure's first method: from nearly the best to nearly the worst.
 _SHOWN_RANKS = (0.1, 0.37, 0.63, 0.9)
 _EPOCH_COLUMNS = 8
+_COLOURS = (*THEMES["light"].lines[1:], THEMES["light"].ink)
 
 
 def draw(title: str, kind: str, lines: Sequence[Line]) -> Figure:
@@ -55,7 +58,8 @@ def draw(title: str, kind: str, lines: Sequence[Line]) -> Figure:
         elif measure != "psnr":
             axes.set_ylim(0, max(axes.get_ylim()[1], 1))
     methods = list(dict.fromkeys(line.entry.method for line in attacks))
-    handles: list[Artist] = [Patch(color=f"C{number}", label=method) for number, method in enumerate(methods)]
+    looks = looks_of(methods, _COLOURS)
+    handles: list[Artist] = [Patch(color=looks[method].colour, label=method) for method in methods]
     handles += [
         Line2D([], [], marker=marker, color="0.3", linestyle="none", label=label)
         for marker, label in (("o", "measured"), ("x", "paper"))
@@ -74,11 +78,11 @@ def draw(title: str, kind: str, lines: Sequence[Line]) -> Figure:
 
 def _panel(axes: Axes, lines: list[Line], settings: list[str], measure: str) -> None:
     methods = list(dict.fromkeys(line.entry.method for line in lines))
-    space = 0.8 / max(1, len(methods))
+    space, looks = 0.8 / max(1, len(methods)), looks_of(methods, _COLOURS)
     for line in lines:
         number = methods.index(line.entry.method)
         at = settings.index(line.entry.setting) + (number - (len(methods) - 1) / 2) * space
-        style: dict[str, Any] = {"color": f"C{number}", "linestyle": "none"}
+        style: dict[str, Any] = {"color": looks[line.entry.method].colour, "linestyle": "none"}
         estimate = line.estimate(measure)
         if estimate is not None:
             axes.errorbar(at, estimate.mean, estimate.error, marker="o", markersize=5, capsize=3, **style)
@@ -100,13 +104,13 @@ def draw_over_time(lines: Sequence[Line]) -> Figure:
     if not lines:
         raise ConfigError("no attack has been measured yet, so there is nothing to draw over time.")
     settings = list(dict.fromkeys(line.entry.setting for line in lines))
-    methods = list(dict.fromkeys(line.entry.method for line in lines))
+    looks = looks_of(dict.fromkeys(line.entry.method for line in lines), _COLOURS)
     figure = Figure(figsize=(max(6.5, 4.5 * len(settings)), 6.4), layout="constrained", dpi=130)
     grid = figure.subplots(2, len(settings), squeeze=False, sharex="col", subplot_kw={"xscale": "log"})
     for line in lines:
         seconds, psnr, recovered, num_clients = _mean_curve(line)
         column = grid[:, settings.index(line.entry.setting)]
-        color = f"C{methods.index(line.entry.method)}"
+        color = looks[line.entry.method].colour
         label = f"{line.entry.method} ({num_clients})"
         for axes, values in zip(column, (recovered, psnr), strict=True):
             axes.plot(seconds, values, color=color, label=label)

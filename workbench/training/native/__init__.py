@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from functools import cache
@@ -64,7 +65,11 @@ def _compiler() -> list[str]:
 def advice() -> str | None:
     """A hint for users whose attacks could be faster; None if the library is in use or cannot be built."""
     is_wanted = os.environ.get("WORKBENCH_NATIVE") != "0" and jax.default_backend() == "cpu"
-    if not is_wanted or _library() is not None or not _compiler():
+    if not is_wanted or _library() is not None:
+        return None
+    if isinstance(problem := _open(), str) and problem:
+        return f"The compiled library is not used: {problem}"
+    if not _compiler():
         return None
     return "Run `python -m workbench.native` once to make attacks on this CPU two to three times as fast."
 
@@ -78,11 +83,12 @@ def build() -> Path:
     compiler = _compiler()
     try:
         path = library_path()
-        if _open() is not None:
+        if not isinstance(_open(), str):
             return path
         if not compiler:
             raise CannotCompileError("there is no C++ compiler.")
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o755)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / "simulation.so"
             # JAX's headers as system headers: warnings in them are not ours.
@@ -91,21 +97,40 @@ def build() -> Path:
                 command = [*compiler, *_FLAGS, *flags, *rest]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode == 0:
+                    made.chmod(0o755)
                     made.replace(path)
                     break
     except OSError as error:
         raise CannotCompileError(f"{error}.") from None
-    if _open() is None:
+    if done.returncode:
         raise CannotCompileError(f"{shlex.join(compiler)} fails: {done.stderr.strip() or 'no error message'}")
+    if isinstance(problem := _open(), str):
+        raise CannotCompileError(problem or f"{shlex.join(compiler)} wrote no library.")
     return path
 
 
-def _open() -> ctypes.CDLL | None:
-    """The compiled library; None if there is none, or none that can be loaded."""
+def _open() -> ctypes.CDLL | str:
+    """The compiled library, or a sentence about why the file cannot be used; an empty one if there is no file."""
+    path = library_path()
     try:
-        return ctypes.CDLL(str(library_path()))
-    except OSError:
-        return None
+        return _distrust(path) or ctypes.CDLL(str(path))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path} cannot be loaded: {error}."
+
+
+def _distrust(path: Path) -> str:
+    """Why the code in a file may be another user's; empty if only this user or root can have put it there."""
+    path = path.resolve()
+    for place in (path, *path.parents):
+        status = place.stat()
+        # Further up, a group may write, and in a folder such as /tmp nobody can replace what is another user's.
+        is_near = place in (path, path.parent)
+        forbidden = 0o022 if is_near else 0 if status.st_mode & stat.S_ISVTX else 0o002
+        if status.st_uid not in (os.getuid(), 0) or status.st_mode & forbidden:
+            return f"{place} is another user's or others can write it; set WORKBENCH_CACHE to a private folder."
+    return ""
 
 
 @cache
@@ -113,11 +138,12 @@ def _library() -> ctypes.CDLL | None:
     if os.environ.get("WORKBENCH_NATIVE") == "0":
         return None
     library = _open()
-    if library is not None:
-        library.workbench_slot.restype = ctypes.c_int64
-        for name in ("workbench_forward", "workbench_backward"):
-            target = jax.ffi.pycapsule(getattr(library, name))  # type: ignore[no-untyped-call]
-            jax.ffi.register_ffi_target(name, target, platform="cpu")
+    if isinstance(library, str):
+        return None
+    library.workbench_slot.restype = ctypes.c_int64
+    for name in ("workbench_forward", "workbench_backward"):
+        target = jax.ffi.pycapsule(getattr(library, name))  # type: ignore[no-untyped-call]
+        jax.ffi.register_ffi_target(name, target, platform="cpu")
     return library
 
 

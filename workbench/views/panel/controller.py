@@ -17,6 +17,7 @@ from workbench.errors import WorkbenchError
 from workbench.session import AttackSession, Outcome, Recording
 from workbench.session.runner import RunnerState
 from workbench.views.panel import files
+from workbench.views.panel.scenarios import Scenario
 from workbench.views.panel.status import Command, Job, Message, Situation, State, error_text, refusals
 from workbench.views.panel.worker import Worker, wait_in_turn
 from workbench.views.panel.workspace import Settings, Workspace
@@ -49,6 +50,7 @@ class View:
         draw: there is something new to draw.
         show_source: another session, recording or moment is shown.
         show_settings: the controls should show the settings of what is shown; `show_source` follows.
+        show_scenario: the controls should show the settings of a scenario.
     """
 
     settings: Callable[[], Settings]
@@ -57,6 +59,7 @@ class View:
     draw: Callable[[], None] = lambda: None
     show_source: Callable[[], None] = lambda: None
     show_settings: Callable[[], None] = lambda: None
+    show_scenario: Callable[[Scenario], None] = lambda _: None
 
 
 def _request(method: Callable[Concatenate["Controller", P], None]) -> Callable[Concatenate["Controller", P], None]:
@@ -66,7 +69,7 @@ def _request(method: Callable[Concatenate["Controller", P], None]) -> Callable[C
     @wraps(method)
     def request(self: "Controller", /, *arguments: P.args, **options: P.kwargs) -> None:
         reason = None if command is None else refusals(self.situation()).get(command)
-        self.message = Message(reason or "")
+        self._answered, self.message = self.message, Message(reason or "")
         try:
             if reason is None:
                 method(self, *arguments, **options)
@@ -101,6 +104,7 @@ class Controller:
         self._built: Settings | None = None  # of the attack that is there or being built
         self._asked: Command | None = None  # of the run, last: RUN, STEP, PAUSE or STOP
         self._stepped_at = 0.0
+        self._answered = Message()  # what stood on the status line before the last request
 
     # What it is doing
 
@@ -130,6 +134,7 @@ class Controller:
             return Situation(
                 state=self.state,
                 job=self.job,
+                stage=shown.stage,
                 request=self._asked,
                 message=self.message,
                 failure=error_text(error) if error else "",
@@ -140,6 +145,7 @@ class Controller:
                 has_session=shown.session is not None,
                 has_changed=self.has_changed,
                 is_newest=self._view.viewed_step() is None,
+                is_given=shown.is_given,
             )
 
     def report(self, message: Message) -> None:
@@ -162,6 +168,13 @@ class Controller:
     @_request
     def build(self) -> None:
         """Make a new attack with the present settings."""
+        self._asked = None
+        self._submit_build()
+
+    @_request
+    def choose(self, scenario: Scenario) -> None:
+        """Make a new attack with the settings of a scenario, which the view shows."""
+        self._view.show_scenario(scenario)
         self._asked = None
         self._submit_build()
 
@@ -243,11 +256,12 @@ class Controller:
         if session is not None:
             session.steer(**changes)
             changed = ", ".join(f"{label_of(name)} = {value:g}" for name, value in changes.items())
-            self.message = Message(f"{changed} from step {session.num_steps} on.")
+            self.message = Message(f"{changed} from step {session.num_steps + 1} on.")
         self._view.draw()
 
     def settings_changed(self) -> None:
         """Find out whether the settings need a new attack, and estimate what it costs."""
+        self.message = Message()  # it was about other settings
         recording = self.workspace.recording
         if recording is not None:
             self.has_changed, self.cost = False, Message(f"{len(recording.frames)} recorded moments")
@@ -273,6 +287,11 @@ class Controller:
     # Jobs. They run on the worker's thread, and may return a message.
 
     def _submit_write(self, job: Job, path: Path, write: Callable[[], None]) -> None:
+        """Write a file; before one is replaced, the person is asked."""
+        question = Message(f"{path} exists: {job.name.capitalize()} once more replaces it.")
+        if path.exists() and self._answered != question:
+            self.message = question
+            return
         self.worker.submit(job, write, lambda: f"Wrote {path} ({max(1, round(path.stat().st_size / 1000))} kB).")
 
     def _submit_start(self, command: Command) -> None:
@@ -290,7 +309,7 @@ class Controller:
 
     def _build(self, settings: Settings) -> None:
         try:
-            self.workspace.build(settings)
+            self.workspace.build(settings, self._view.show_state)
         except BaseException:
             self._built, self.has_changed = None, True
             self.worker.cancel_waiting()

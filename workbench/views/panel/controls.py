@@ -1,26 +1,28 @@
-"""The controls of client and attack, made from the table of settings: widgets to settings and back; the timeline."""
+"""The controls of client and attack, made from the table of settings: widgets to settings and back."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from html import escape
 from pathlib import Path
-from threading import RLock, local
-from time import monotonic
+from threading import local
 from typing import Any
 
 import ipywidgets as widgets
 
 from workbench.attack.methods import METHODS
-from workbench.config import PRESETS, AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import PRESETS, USUAL_STRENGTHS, AttackConfig, ClientConfig, DefenceConfig, LocalTraining
 from workbench.errors import ConfigError
 from workbench.federated.observation import Observation
 from workbench.session.history import OBSERVED
 from workbench.settings import Setting, settings_of
 from workbench.target import Target
+from workbench.views.panel.scenarios import FIRST, Scenario
+from workbench.views.panel.status import GIVEN
 from workbench.views.panel.workspace import STEERED, Settings
 
-__all__ = ["CLIENT", "STEERED", "Controls", "Settings", "Timeline"]
+__all__ = ["CLIENT", "STEERED", "Controls", "Settings"]
 
 _ATTACK = settings_of(AttackConfig)
 _FIXED = {name: known for name, known in _ATTACK.items() if known.slider is None}  # that need a new attack
@@ -30,18 +32,15 @@ CLIENT = {known.key: known for kind in (Target, ClientConfig, DefenceConfig) for
 
 _PRESET = Setting(
     "Preset",
-    "Settings to start from: demo takes seconds, paper is as published, best is ours.",
+    "Settings to start from: lesson shows matching and averaging, demo takes seconds, paper is as published, warm and "
+    "best are ours.",
     choices=PRESETS,
-    default="demo",
+    default="lesson",
 )
 _SHOWN = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
-_SMALL = {"epochs": 4, "batch_size": 4}  # for a first look
 _BUNDLED = ("glyphs", "photos")
 # What a menu shows for None. The value behind it is "": ipywidgets shows no entry for the value None.
-_UNSET = {"model": "for the data set", "low_memory": "automatic"}
-
-# After this time the page has received a person's move of the timeline.
-_SETTLED_SECONDS = 0.4
+_UNSET = {"model": "for the data set", "low_memory": "automatic", "noisy_method": "the same method"}
 
 
 class Controls:
@@ -59,24 +58,29 @@ class Controls:
         self.locked = ""  # why nothing can be changed at all
         self.locked_client = ""  # why the client cannot
         self.fields: dict[str, Any] = {key: _control(known) for key, known in _SHOWN.items()}
+        self.helps: dict[str, Any] = {key: widgets.HTML() for key in _SHOWN}
+        self.rows: dict[str, Any] = {
+            key: widgets.HBox([field, self.helps[key]]).add_class("wb-row") for key, field in self.fields.items()
+        }
+        self.client_text = widgets.HTML().add_class("wb-note")
         self.derived = widgets.HTML().add_class("wb-note")
-        self.show_values(_SMALL)
         for name, field in self.fields.items():
             field.observe(lambda change, name=name: self._moved(name, change["new"], changed, steered), "value")
-        self.show_preset()
-        self.update_abilities()
+        self.show_scenario(FIRST)
 
     def column(self) -> Any:
         """Client, attack and details, of which one is open at a time, and the steering below, which always is."""
         sections = {
-            "Client": [*CLIENT],
+            "Client": [key for key, known in CLIENT.items() if not known.is_detail],
+            "Client, details": [key for key, known in CLIENT.items() if known.is_detail],
             "Attack": ["preset", *(known.key for known in _FIXED.values() if not known.is_detail)],
             "Attack, details": [known.key for known in _FIXED.values() if known.is_detail],
         }
-        boxes = [widgets.VBox([self.fields[name] for name in names]) for names in sections.values()]
+        boxes = [widgets.VBox([self.rows[name] for name in names]) for names in sections.values()]
+        boxes[0].children = (self.client_text, *boxes[0].children)
         self.sections = widgets.Accordion(boxes, titles=tuple(sections), selected_index=0)
         steering = widgets.Accordion(
-            [widgets.VBox([self.fields[name] for name in STEERED])],
+            [widgets.VBox([self.rows[name] for name in STEERED])],
             titles=("Steering: acts at once",),
             selected_index=0,
         )
@@ -116,7 +120,10 @@ class Controls:
             defence["strength"] = 0.0
         if defence["name"] != "dp_sgd":
             defence["clip_norm"] = None
-        client = ClientConfig(**self._values(settings_of(ClientConfig)), defence=DefenceConfig(**defence))
+        trained = self._values(settings_of(ClientConfig))
+        if trained["optimizer"] != "sgd":
+            trained |= {"momentum": 0.0, "nesterov": False}
+        client = ClientConfig(**trained, defence=DefenceConfig(**defence))
         values = self._values(settings_of(Target))
         if values["dataset"] in _BUNDLED:
             values["data"] = None
@@ -140,6 +147,21 @@ class Controls:
         """Set the attack's controls to the chosen preset for the chosen data set."""
         config = Target(dataset=self["dataset"]).config(self["preset"], {})
         self.show_config(config, label_source=config.label_method)
+
+    def show_scenario(self, scenario: Scenario) -> None:
+        """Set all controls to a scenario."""
+        target, settings = scenario.target, scenario.settings
+        client = target.client
+        values = {
+            known.key: _shown(known, getattr(record, name))
+            for kind, record in ((Target, target), (ClientConfig, client), (DefenceConfig, client.defence))
+            for name, known in settings_of(kind).items()
+        }
+        if client.defence.clip_norm is None:
+            del values["clip_norm"]  # a number that is not used
+        self.show_values({**values, "preset": scenario.preset})
+        self.show_config(settings.config, label_source=settings.label_source)
+        self.update_abilities()
 
     def show_config(self, config: AttackConfig, *, label_source: str) -> None:
         """Set the attack's controls."""
@@ -167,8 +189,17 @@ class Controls:
     def lock_client(self, observation: Observation) -> None:
         """Set the client's controls to what the server knows, and lock them; the rest is not known."""
         self.observation = observation
-        self.locked_client = "This panel was given an update; wb.AttackPanel() lets you choose the client."
+        self.locked_client = GIVEN
         self.show_values({name: getattr(observation, name) for name in OBSERVED})
+        training = settings_of(LocalTraining).items()
+        self.show_values({known.key: _shown(known, getattr(observation.training, name)) for name, known in training})
+
+    def describe_client(self, text: str) -> None:
+        """Say in words whose update is shown, and hide what is not known of it; an empty text shows every control."""
+        self.client_text.value = escape(text)
+        observed = {*OBSERVED, "seed", *(known.key for known in settings_of(LocalTraining).values())}
+        for name in CLIENT.keys() - observed:
+            self.rows[name].layout.display = "none" if text else None
 
     # What makes no sense together
 
@@ -184,6 +215,8 @@ class Controls:
             (["data"], dataset in _BUNDLED, f"{dataset} is bundled: it needs no files."),
             (["strength", "independent"], defence == "none", "There is no defence."),
             (["clip_norm"], defence != "dp_sgd", "Only dp_sgd clips."),
+            (["momentum", "nesterov"], self["optimizer"] != "sgd", "Only SGD has a momentum; Adam has beta 1."),
+            (["beta1", "beta2", "epsilon"], self["optimizer"] == "sgd", "Only Adam has it."),
             (["prior", "prior_distance", "prior_weight"], is_single or not method.has_prior, no_prior),
             (["match", "combine", "consensus_weight"], is_single or not method.is_separate, no_epochs),
             (["warm_start_steps"], not method.can_warm_start, no_warm_start),
@@ -197,6 +230,7 @@ class Controls:
         reasons = self.reasons()
         for name, field in self.fields.items():
             field.disabled, field.tooltip = name in reasons, reasons.get(name, _SHOWN[name].help)
+            self.helps[name].value = _help(_SHOWN[name], reasons.get(name, ""))
 
     def _moved(
         self, name: str, value: Any, changed: Callable[[str], None], steered: Callable[[str, float], None]
@@ -205,6 +239,8 @@ class Controls:
             return
         if name in ("preset", "dataset"):
             self.show_preset()
+        elif name == "defence" and value != "none":
+            self.show_values({"strength": USUAL_STRENGTHS[value]})
         elif name in ("prior", "prior_distance"):
             pair = {"prior": self["prior"], "prior_distance": self["prior_distance"]}
             weight = Target(dataset=self["dataset"]).config(self["preset"], pair).prior_weight
@@ -218,7 +254,8 @@ class Controls:
 
 def _control(known: Setting) -> Any:
     """The widget of a setting: its label, its help as the tooltip, and its range."""
-    look: dict[str, Any] = {"description": known.label, "tooltip": known.help, "layout": {"width": "auto"}}
+    look: dict[str, Any] = {"description": known.label, "tooltip": known.help}
+    look["layout"] = {"width": "auto", "flex": "1 1 0", "min_width": "0"}
     look["style"] = {"description_width": "112px" if known.slider is None else "118px"}
     if known.slider is not None:
         return _slider(known, known.slider, look)
@@ -238,6 +275,14 @@ def _control(known: Setting) -> Any:
     return widgets.Text(**look)
 
 
+def _help(known: Setting, reason: str) -> str:
+    """A question mark that opens what the table of settings says, and why the control is off where it is."""
+    paper = " · ".join(part for part in (known.symbol and f"symbol {known.symbol}", known.section) if part)
+    lines = [escape(line) for line in (reason and f"Off now: {reason}", known.help, paper) if line]
+    name = escape(known.label, quote=True)
+    return f"<details class='wb-help'><summary aria-label='About {name}'>?</summary>{'<br>'.join(lines)}</details>"
+
+
 def _value(known: Setting, shown: Any) -> Any:
     """The value of a setting from that of its widget."""
     if known.kind is Path:
@@ -248,6 +293,8 @@ def _value(known: Setting, shown: Any) -> Any:
 
 def _shown(known: Setting, value: Any) -> Any:
     """The value of a setting's widget from that of the setting."""
+    if known.kind is list and value is not None:
+        return ",".join(f"{number:g}" for number in value)
     return value if value is not None else 0 if known.kind is int else ""
 
 
@@ -266,86 +313,3 @@ def _slider(known: Setting, ends: tuple[float, float], look: dict[str, Any]) -> 
 
 def _stops(values: Iterable[float]) -> list[tuple[str, float]]:
     return [("off" if value == 0 else f"{value:g}", value) for value in sorted(set(values))]
-
-
-class Timeline(widgets.HBox):  # type: ignore[misc]
-    """Which moment is looked at.
-
-    Args:
-        changed: called when a person scrubs.
-        rewind_button: to go on from the moment that is looked at.
-
-    Attributes:
-        step: the kept step that is looked at; None follows the newest.
-    """
-
-    def __init__(self, changed: Callable[[], None], rewind_button: Any) -> None:
-        self.play = widgets.Play(
-            0, 0, 0, interval=150, show_repeat=False, tooltip="Play the kept moments; nothing is computed"
-        )
-        self.slider = widgets.IntSlider(
-            0,
-            0,
-            0,
-            description="Timeline",
-            readout=False,
-            tooltip="Earlier moments; the right end follows the newest",
-            layout={"flex": "1 1 260px"},
-            style={"description_width": "60px"},
-        )
-        self.text = widgets.HTML("no step yet", layout={"min_width": "130px"})
-        self.rewind_button = rewind_button
-        # In the browser: playing keeps its pace whatever the kernel does.
-        widgets.jslink((self.play, "value"), (self.slider, "value"))
-        self._steps: list[int] = [0]
-        self.step: int | None = None
-        self._moved_at: float | None = None  # until the page has received where the slider stands
-        self._lock = RLock()  # a person moves the slider on one thread, the attack on another
-        self._quiet = local()
-        self._changed = changed
-        self.slider.observe(self._moved, "value")
-        super().__init__(
-            [self.play, self.slider, self.text, self.rewind_button],
-            layout={"align_items": "center", "flex_flow": "row wrap"},
-        )
-
-    @property
-    def is_settling(self) -> bool:
-        """Whether it was moved a moment ago, so that `show` has to be called once more."""
-        return self._moved_at is not None
-
-    def follow(self) -> None:
-        """Look at the newest moment again."""
-        with self._lock:
-            self.step = None
-
-    def show(self, steps: Sequence[int], newest: int, *, is_recording: bool) -> None:
-        """Show the kept moments; ``newest`` is the step that is followed."""
-        with self._lock:
-            self._steps = sorted({*steps, newest})
-            place, text = len(self._steps) - 1, f"step {newest}, {'the end' if is_recording else 'the newest'}"
-            if self.step is not None:
-                # A kept moment may have been dropped to make room: then the nearest one is looked at.
-                place = min(range(len(self._steps)), key=lambda at: abs(self._steps[at] - (self.step or 0)))
-                self.step = self._steps[place]
-                text = f"step {self.step} of {newest}"
-            self._quiet.now = True
-            try:
-                self.play.max = self.slider.max = len(self._steps) - 1
-                self.slider.value = place
-            finally:
-                self._quiet.now = False
-            if self._moved_at is not None and monotonic() - self._moved_at > _SETTLED_SECONDS:
-                # A step of the attack may have moved the slider on the page while the person's move was under way.
-                self.slider.send_state("value")
-                self._moved_at = None
-            self.text.value = text
-
-    def _moved(self, change: dict[str, Any]) -> None:
-        if getattr(self._quiet, "now", False):
-            return
-        with self._lock:
-            place = min(change["new"], len(self._steps) - 1)
-            self.step = None if place == len(self._steps) - 1 else self._steps[place]
-            self._moved_at = monotonic()
-        self._changed()

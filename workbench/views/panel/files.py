@@ -25,7 +25,7 @@ EXPORTS = {"picture (PNG)": ".png", "animation (GIF)": ".gif", "report (HTML)": 
 
 
 def path_of(name: str, suffix: str = "") -> Path:
-    """The file of that name, with the suffix where the name lacks it.
+    """The file of that name, with the suffix where the name lacks it; a relative one is below the notebook's folder.
 
     >>> path_of("attack", ".png").name, path_of("attack.png", ".png").name
     ('attack.png', 'attack.png')
@@ -33,6 +33,8 @@ def path_of(name: str, suffix: str = "") -> Path:
     if not name.strip():
         raise ConfigError("file = '' must be a name, such as attack.")
     path = Path(name.strip()).expanduser()
+    if not path.is_absolute() and not path.resolve().is_relative_to(Path.cwd().resolve()):
+        raise ConfigError(f"file = {name.strip()!r} is outside the notebook's folder; give an absolute path for that.")
     return path if path.suffix == suffix else path.with_name(path.name + suffix)
 
 

@@ -1,6 +1,7 @@
 """One attack on screen: controls on the left, the run and its views on the right.
 
-The panel shows what its `Controller` does, and passes clicks on to it. All pictures are drawn by the panel's `Painter`.
+The panel shows what its `Controller` does, and passes clicks on to it. The panel's `Painter` draws figures, and sends
+the picture grid what the visible tab shows.
 """
 
 import time
@@ -14,12 +15,16 @@ import ipywidgets as widgets
 from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, shown
 from workbench.session import AttackSession, Recording, SessionRunner, Snapshot
+from workbench.views.grid.widget import Grid
 from workbench.views.panel.compare import ComparePanel
 from workbench.views.panel.controller import Controller, View
-from workbench.views.panel.controls import Controls, Timeline
+from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
+from workbench.views.panel.legend import legend
+from workbench.views.panel.scenarios import SCENARIOS, Scenario
+from workbench.views.panel.shell import Shell
 from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
-from workbench.views.panel.tabs import TABS, LabelsTab, Tab
+from workbench.views.panel.tabs import FigureTab, LabelsTab, Tab, make_tabs
 from workbench.views.panel.worker import Painter, wait_in_turn
 from workbench.views.scene import Scene, scene_at
 
@@ -27,12 +32,9 @@ __all__ = ["AttackPanel"]
 
 PICTURES_PER_SECOND = 8.0
 CURVE_SECONDS = 0.5
-# JupyterLab's variables for colours, and which pictures to show in which theme.
+# JupyterLab's variables for colours.
 _STYLE = """<style>
 .wb-panel { color: var(--jp-ui-font-color1, #1f2328); }
-.wb-panel .wb-dark { display: none !important; }
-[data-jp-theme-light="false"] .wb-panel .wb-light { display: none !important; }
-[data-jp-theme-light="false"] .wb-panel .wb-dark:not([style*="none"]) { display: inline-block !important; }
 [data-jp-theme-light="false"] .wb-panel .wb-figure { filter: invert(0.93) hue-rotate(180deg); }
 .wb-panel .widget-image { height: auto; object-fit: contain; align-self: flex-start; }
 .wb-panel .wb-note { color: var(--jp-ui-font-color2, #57606a); line-height: 1.4; }
@@ -50,6 +52,29 @@ _STYLE = """<style>
 .wb-panel .lm-AccordionPanel-title, .wb-panel .p-Collapse-header { padding: 4px 8px; }
 .wb-panel .p-Collapse-contents, .wb-panel .jupyter-widget-Collapse-contents { padding: 4px 8px; }
 .wb-panel .jupyter-widget-Collapse-header { padding: 4px 8px; }
+.wb-panel { container-type: inline-size; position: relative; width: 100%; }
+.wb-panel .wb-row { flex-flow: row wrap; position: relative; padding-right: 24px; overflow: visible; }
+.wb-panel .wb-row > .widget-html { flex: 1 1 100%; margin: 0; height: auto; min-height: 0; }
+.wb-panel .wb-row .widget-html-content { line-height: 1.4; white-space: normal; min-height: 0; }
+.wb-panel .wb-help { color: var(--jp-ui-font-color2, #57606a); font-size: 13px; }
+.wb-panel .wb-help summary { list-style: none; cursor: pointer; position: absolute; right: 2px; top: 6px;
+  width: 18px; height: 18px; line-height: 18px; text-align: center; border-radius: 50%;
+  border: 1px solid var(--jp-border-color1, #8c959f); }
+.wb-panel .wb-help summary::-webkit-details-marker { display: none; }
+.wb-panel .wb-stale { opacity: 0.4; }
+.wb-panel .wb-drawer { display: none; }
+.wb-panel.wb-present .wb-settings, .wb-panel.wb-present .wb-files { display: none !important; }
+.wb-panel.wb-present .widget-image { zoom: 2; }
+@container (max-width: 900px) {
+  .wb-panel .wb-drawer { display: inline-block; }
+  .wb-panel .wb-settings { display: none !important; }
+  .wb-panel.wb-open .wb-settings { display: flex !important; position: absolute; right: 0; top: 76px; z-index: 20;
+    width: 340px; max-height: calc(100% - 80px); overflow: auto; padding: 8px; border: 1px solid #8c959f;
+    background: var(--jp-layout-color1, #ffffff); }
+}
+.wb-panel.jupyter-widgets-disconnected::before { display: block; font-family: inherit; font-weight: bold;
+  font-size: 14px; padding: 8px; color: inherit; float: none; border: 2px solid currentColor;
+  content: "The kernel of this panel is gone. Run its cell again to start a new one."; }
 </style>"""
 
 # The icon and the tooltip of every button.
@@ -110,26 +135,32 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             PICTURES_PER_SECOND,
             lambda message: self.controller.report(message),  # noqa: PLW0108 - the controller is made later
         )
+        self.grid = Grid(self._painter.request)
         self.controls = Controls(
             lambda _: self.controller.settings_changed(),
             lambda name, value: self.controller.steer(**{name: value}),
         )
         view = View(
             settings=self.controls.settings,
-            viewed_step=lambda: self.timeline.step,
+            viewed_step=lambda: self.grid.step,
             show_state=self._show_state,
             draw=self._painter.request,
             show_source=self._show_source,
             show_settings=self._show_settings,
+            show_scenario=self._show_scenario,
         )
         self.controller = Controller(view, Truth.of(truth))
         self._make_buttons()
-        self.timeline = Timeline(self._painter.request, self.rewind_button)
-        self.tabs: list[Tab] = [make(self._painter.request) for make in TABS.values()]
-        self.views = widgets.Tab(self.tabs, titles=tuple(TABS))
+        timeline = widgets.VBox([self.grid], layout={"flex": "1 1 320px", "min_width": "0"})
+        timeline.add_class("wb-view-timeline")
+        row = {"align_items": "center", "flex_flow": "row wrap"}
+        self.timeline = widgets.HBox([timeline, self.rewind_button], layout=row)
+        tabs = make_tabs(self.grid)
+        self.tabs: list[Tab] = list(tabs.values())
+        self.views = widgets.Tab(self.tabs, titles=tuple(tabs))
         self.views.observe(lambda _: self._tab_chosen(), "selected_index")
         self._forked = widgets.VBox()
-        super().__init__([widgets.HTML(_STYLE), _arranged(self, stacked=stacked), self._forked])
+        super().__init__([widgets.HTML(_STYLE), Shell(), _arranged(self, stacked=stacked), self._forked])
         self.add_class("wb-panel")
         if source is None:
             self.controller.build()
@@ -144,14 +175,20 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         first: AttackSession | None = None,
         second: AttackSession | None = None,
         truth: ClientData | Sequence[ClientData] | None = None,
+        *,
+        names: Sequence[str] = (),
     ) -> ComparePanel:
-        """Two panels on the same client side by side, started together; without sessions, with and without prior.
+        """Two attacks on the same images, started together; without sessions, with and without prior.
 
         Args:
             first: a session; None attacks a client that the left panel's controls name, with the prior.
-            second: another on the same update; None attacks the same client without the prior.
+            second: another on the same images, for instance on an update with a defence; None attacks the same update
+                without the prior.
             truth: the client, or all clients of an aggregate.
+            names: of the two attacks; empty names them by their methods.
         """
+        if len(names) not in (0, 2):
+            raise ConfigError(f"names = {shown(names)} must be two, one for each attack.")
         if second is None and first is not None:
             second = AttackSession(
                 first.model,
@@ -161,7 +198,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
                 seed=first.seed,
             )
         left, right = (AttackPanel(session, truth, stacked=True) for session in (first, second))
-        return ComparePanel(left, right, shares_client=first is None)
+        return ComparePanel(left, right, shares_client=first is None, names=names)
 
     # What it shows
 
@@ -245,8 +282,30 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             tooltip="Steps made of all steps",
             layout={"width": "auto", "flex": "1 1 auto"},
         )
+        self.scenario_buttons = {one.label: self._scenario_button(one) for one in SCENARIOS}
+        self.present_button = widgets.ToggleButton(
+            False,
+            description="Present",
+            icon="desktop",
+            tooltip="Hide the settings and double the pictures, for a projector",
+            layout={"width": "auto"},
+        )
+        self.present_button.observe(lambda change: self._set_class("wb-present", is_on=change["new"]), "value")
+        self.drawer_button = widgets.ToggleButton(
+            False, description="Settings", icon="sliders", tooltip="Show the settings", layout={"width": "auto"}
+        ).add_class("wb-drawer")
+        self.drawer_button.observe(lambda change: self._set_class("wb-open", is_on=change["new"]), "value")
         self.pace = widgets.HTML(layout={"min_width": "210px"})
         self.status = widgets.HTML().add_class("wb-status")
+        self.legend = widgets.HTML().add_class("wb-note")
+
+    def _scenario_button(self, scenario: Scenario) -> Any:
+        button = widgets.Button(description=scenario.label, tooltip=scenario.help, layout={"width": "auto"})
+        button.on_click(lambda _: self.controller.choose(scenario))
+        return button
+
+    def _set_class(self, name: str, *, is_on: bool) -> None:
+        (self.add_class if is_on else self.remove_class)(name)
 
     # Clicks. They set flags and return.
 
@@ -255,9 +314,14 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
 
         def picture() -> bytes:
             self._painter.wait(10)
-            if tab.png is None:
+            source, png = self.controller.workspace.source, None
+            if source is not None:
+                snapshot = source.snapshot() if isinstance(source, AttackSession) else None
+                step = source.num_steps if snapshot is None else snapshot.step
+                png = tab.picture(self._scene_of(source, step, snapshot))
+            if png is None:
                 raise ConfigError(f"the tab {title} shows no picture now; choose another one to export.")
-            return tab.png
+            return png
 
         self.controller.export(self.file.value, EXPORTS[self.export.value], picture)
 
@@ -281,7 +345,12 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             for command, (_, tip) in _BUTTONS.items():
                 button = getattr(self, f"{command.name.lower()}_button")
                 button.disabled, button.tooltip = command in reasons, reasons.get(command, tip)
+            for scenario in SCENARIOS:
+                button = self.scenario_buttons[scenario.label]
+                button.disabled = Command.CHOOSE in reasons
+                button.tooltip = reasons.get(Command.CHOOSE, scenario.help)
             self.run_button.description = run_label(situation)
+            (self.views.add_class if situation.is_stale else self.views.remove_class)("wb-stale")
             self.status_text, is_error = status_of(situation)
             kind, mark = (" class='wb-error'", "⚠ ") if is_error else ("", "")
             self.status.value = f"<span role='status'{kind}>{mark}{escape(self.status_text)}</span>"
@@ -293,11 +362,15 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         workspace, controls = self.controller.workspace, self.controls
         controls.locked = "" if workspace.session else "A recording plays without computing; Build makes a new attack."
         controls.knows_truth = bool(workspace.truth)
+        is_named = workspace.session is not None and not workspace.is_given
+        controls.describe_client("" if is_named else f"Whose update it is: {workspace.truth.name or 'not known'}.")
+        meaning = escape(legend(workspace.truth))
+        self.legend.value = f"<details><summary>What PSNR, SSIM and recovered mean here</summary>{meaning}</details>"
         if workspace.session is not None:
             controls.show_steering(workspace.session.steering)
         controls.update_abilities()
         self._scene = None
-        self.timeline.follow()
+        self.grid.follow()
         self._tab_chosen()
 
     def _show_settings(self) -> None:
@@ -308,6 +381,11 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         controls.show_values(source.client if isinstance(source, Recording) else {"seed": source.seed})
         if workspace.is_given and workspace.session is not None:
             controls.lock_client(workspace.session.observation)
+
+    def _show_scenario(self, scenario: Scenario) -> None:
+        """Set the controls to a scenario, also those of a recording, which is about to be replaced."""
+        self.controls.locked = ""
+        self.controls.show_scenario(scenario)
 
     def _show_fork(self, session: AttackSession) -> None:
         panel = AttackPanel(session, self.truth)
@@ -331,20 +409,23 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
             step = snapshot.step
         self.progress.max, self.progress.value = max(source.total_steps, step), step
         self.pace.value = pace_text(step, source.total_steps, *speed)
-        self.timeline.show(source.history.snapshot_steps, step, is_recording=snapshot is None)
-        tab = self._tab
-        if tab.is_figure and is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS:
-            return True
-        tab.draw(self._scene_of(source, step, snapshot), 1 if is_running else 2)
-        self._drawn_at = time.monotonic()
-        return is_running or is_busy or self.timeline.is_settling
+        tab, steps = self._tab, source.history.snapshot_steps
+        self.grid.show(source, workspace.truth)
+        is_behind = self.grid.paint(steps, step, set(tab.needs), snapshot=snapshot, is_running=is_running)
+        if isinstance(tab, FigureTab) and not (is_running and time.monotonic() - self._drawn_at < CURVE_SECONDS):
+            tab.draw(self._scene_of(source, step, snapshot))
+            self._drawn_at = time.monotonic()
+        return is_running or is_busy or is_behind
 
     def _scene_of(self, source: AttackSession | Recording, newest: int, snapshot: Snapshot | None) -> Scene:
-        """The moment that the timeline stands at, made again only where it is another one."""
-        viewed, scene, workspace = self.timeline.step, self._scene, self.controller.workspace
-        step, labels = newest if viewed is None else viewed, workspace.labels
+        """The moment that is looked at, made again only where it is another one."""
+        viewed, scene, workspace = self.grid.step, self._scene, self.controller.workspace
+        kept = {*source.history.snapshot_steps, newest}
+        # The page keeps moments that the session does not: then the nearest one is shown.
+        step = newest if viewed is None else min(kept, key=lambda one: abs(one - viewed))
+        labels = workspace.labels
         if scene is None or scene.source is not source or scene.step != step or scene.labels is not labels:
-            moment = snapshot if viewed is None else None
+            moment = snapshot if step == newest else None
             scene = self._scene = scene_at(source, step, workspace.truth, labels, snapshot=moment)
         return scene
 
@@ -356,15 +437,19 @@ def _arranged(panel: AttackPanel, *, stacked: bool) -> Any:
     files = [panel.file, panel.save_button, panel.load_button, panel.export, panel.export_button]
     right = widgets.VBox(
         [
-            widgets.HBox([*run, panel.reset_button, panel.fork_button], layout=wrap),
+            widgets.HBox([*panel.scenario_buttons.values()], layout=wrap).add_class("wb-scenarios"),
+            widgets.HBox(
+                [*run, panel.reset_button, panel.fork_button, panel.present_button, panel.drawer_button], layout=wrap
+            ),
             widgets.HBox([panel.progress, panel.pace], layout={"align_items": "center"}),
             panel.status,
+            panel.legend,
             panel.views,
             panel.timeline,
-            widgets.HBox(files, layout=wrap),
+            widgets.HBox(files, layout=wrap).add_class("wb-files"),
         ]
     )
-    left = panel.controls.column()
+    left = panel.controls.column().add_class("wb-settings")
     if stacked:
         panel.controls.sections.selected_index = None
         return widgets.VBox([left, right])

@@ -8,10 +8,12 @@ from workbench.errors import WorkbenchError, shown
 from workbench.progress import duration
 
 __all__ = [
+    "GIVEN",
     "Command",
     "Job",
     "Message",
     "Situation",
+    "Stage",
     "State",
     "error_text",
     "pace_text",
@@ -42,7 +44,7 @@ class State(Enum):
 class Job(Enum):
     """What the worker does, with its text for people."""
 
-    BUILD = "Building: the client trains and the attack is prepared"
+    BUILD = "Building"
     START = "Starting"
     RESET = "Resetting to the start"
     REWIND = "Rewinding to an earlier step"
@@ -61,8 +63,16 @@ class Job(Enum):
 
 # What a person can ask for, by a button each.
 Command = Enum(
-    "Command", ["BUILD", "RUN", "PAUSE", "STEP", "STOP", "RESET", "FORK", "SAVE", "LOAD", "EXPORT", "REWIND"]
+    "Command",
+    ["BUILD", "RUN", "PAUSE", "STEP", "STOP", "RESET", "FORK", "SAVE", "LOAD", "EXPORT", "REWIND", "CHOOSE"],
 )
+
+
+class Stage(Enum):
+    """What a build does, in order, with its text for people; compiling comes with the first step of the run."""
+
+    TRAIN = "the client trains; then labels, then compiling"
+    LABELS = "label counts are estimated and the attack is prepared; then compiling"
 
 
 class Message(NamedTuple):
@@ -79,6 +89,7 @@ class Situation:
     Attributes:
         state: of the attack.
         job: what the worker does or will do next, without quiet jobs.
+        stage: of the build, while there is one.
         request: what was asked of the run last: RUN, STEP, PAUSE or STOP.
         message: the last event worth reporting, until something else happens.
         failure: what made the run fail.
@@ -89,10 +100,12 @@ class Situation:
         has_session: whether there is an attack, which may be about to be replaced.
         has_changed: whether the settings are no longer those of the attack.
         is_newest: whether the newest moment is looked at.
+        is_given: whether the panel was given an update, so that there is no client to choose.
     """
 
     state: State
     job: Job | None = None
+    stage: Stage | None = None
     request: Command | None = None
     message: Message = field(default_factory=Message)
     failure: str = ""
@@ -103,7 +116,15 @@ class Situation:
     has_session: bool = True
     has_changed: bool = False
     is_newest: bool = False
+    is_given: bool = False
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether what is shown is about to be replaced by an attack that is being built."""
+        return self.state is State.BUILDING and self.job is Job.BUILD and self.has_session
+
+
+GIVEN = "This panel was given an update; wb.AttackPanel() lets you choose the client."
 
 _ASKED = {Command.PAUSE: "Pausing", Command.STOP: "Stopping"}
 
@@ -166,6 +187,8 @@ def status_of(situation: Situation) -> Message:
 def _activity(situation: Situation) -> str:
     """What is being computed, without a full stop; empty where nothing is."""
     if situation.state is not State.RUNNING:
+        if situation.job is Job.BUILD and situation.stage is not None:
+            return f"{situation.job.value}: {situation.stage.value}"
         return "" if situation.job is None else situation.job.value
     step, seconds = situation.step, situation.seconds_waiting
     if step == 0 or (step == situation.warm_start_steps and seconds > _COMPILING_SECONDS):
@@ -185,6 +208,8 @@ def refusals(situation: Situation) -> dict[Command, str]:
     if not situation.has_session and situation.state is not State.REPLAYING:
         needing = (Command.RESET, Command.FORK, Command.SAVE, Command.EXPORT)
         reasons |= dict.fromkeys(needing, "There is no attack yet: build one first.")
+    if situation.is_given:
+        reasons[Command.CHOOSE] = GIVEN
     if situation.is_newest:
         reasons.setdefault(Command.REWIND, "Scrub back first: this is the newest moment.")
     return reasons

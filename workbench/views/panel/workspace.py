@@ -21,6 +21,7 @@ from workbench.target import Target, is_same_update
 from workbench.training import native
 from workbench.training.model import Model
 from workbench.views.panel import files
+from workbench.views.panel.status import Stage
 
 __all__ = ["STEERED", "Settings", "Workspace"]
 
@@ -81,6 +82,7 @@ class Workspace:
         label_source: where the label counts come from: ``known``, or the method that estimated them.
         labels: the estimated label counts, by method, once `estimate_labels` has made them.
         seconds_per_image: the measured speed of the attack's steps; None where it has to be measured (again).
+        stage: of the build under way; None where there is none.
         lock: held while what is shown is exchanged.
     """
 
@@ -93,6 +95,7 @@ class Workspace:
         self.label_source = ""
         self.labels: Mapping[str, Any] | None = None
         self.seconds_per_image: float | None = None
+        self.stage: Stage | None = None
         self.lock = threading.RLock()
         self._stepped = stepped
         self._update: _Update | None = None
@@ -114,7 +117,7 @@ class Workspace:
         if isinstance(source, AttackSession):
             # Of the client's target, only the sizes are known, not the pictures.
             seen, self.is_given = source.observation, True
-            client = ClientConfig(seen.epochs, seen.batch_size, seen.learning_rate)
+            client = ClientConfig(seen.epochs, seen.batch_size, seen.learning_rate, **seen.training.changes)
             target = Target(num_images=seen.num_images, num_clients=seen.num_clients, client=client)
             self._update = _Update(target, source.model, self.truth, seen)
             is_known = bool(self.truth) and np.array_equal(source.label_counts, self.truth.label_counts)
@@ -125,13 +128,28 @@ class Workspace:
                 self.recording, self.truth, self.labels = source, Truth.of(source.truth), source.labels
                 self.label_source = source.config.label_method
 
-    def build(self, settings: Settings) -> None:
-        """Train the client, unless its update is known, and prepare the attack."""
+    def build(self, settings: Settings, changed: Callable[[], None] = lambda: None) -> None:
+        """Train the client, unless its update is known, and prepare the attack.
+
+        Args:
+            settings: of both.
+            changed: called with every new `stage`.
+        """
         self.end_run()
         target, update = self._target(settings), self._update
-        if update is None or update.target != target:
-            model, clients = target.load()
-            update = self._update = _Update(target, model, Truth.of(clients), target.observe(model, clients))
+        try:
+            if update is None or update.target != target:
+                self.stage = Stage.TRAIN
+                changed()
+                model, clients = target.load()
+                update = self._update = _Update(target, model, Truth.of(clients), target.observe(model, clients))
+            self.stage = Stage.LABELS
+            changed()
+            self._prepare(update, settings)
+        finally:
+            self.stage = None
+
+    def _prepare(self, update: _Update, settings: Settings) -> None:
         session = AttackSession(
             update.model,
             update.observation,
@@ -209,7 +227,7 @@ class Workspace:
         is_known = update is not None and _network(update.target) == _network(target)
         model = update.model if update and is_known else replace(target, num_images=1, num_clients=1).load()[0]
         schedule = target.client.schedule(target.num_images)
-        cost = estimate_cost(model, settings.config, schedule, target.num_clients)
+        cost = estimate_cost(model, settings.config, schedule, target.num_clients, target.client.local)
         parts = [
             f"{schedule.batches_per_epoch} batches an epoch",
             f"{schedule.local_steps} local steps",
@@ -233,6 +251,6 @@ def _measure_speed(session: AttackSession) -> float | None:
     if not session.seconds_per_step:
         return None
     observed = session.observation
-    cost = estimate_cost(session.model, session.config, observed.schedule, observed.num_clients)
+    cost = estimate_cost(session.model, session.config, observed.schedule, observed.num_clients, observed.training)
     is_warm = session.num_steps < session.config.warm_start_steps
     return session.seconds_per_step / cost.phases[0 if is_warm else -1][1]

@@ -1,0 +1,63 @@
+"""Makes the files beside it with torch 2.13, as a client elsewhere would (python assets/update/make.py).
+
+A network with strides and GELU, exported; its weights before and after a client's training on eight coloured shapes.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+HERE = Path(__file__).parent
+
+
+def shape(kind, place, size, colour):
+    """The same drawings as in the notebook."""
+    y, x = np.mgrid[:16, :16] - np.array(place)[:, None, None]
+    far, near = np.maximum(abs(x), abs(y)), np.minimum(abs(x), abs(y))
+    masks = (x**2 + y**2 <= size**2, far <= size, near <= 1, abs(x - y) <= 1, abs(far - size) <= 1, y > 0)
+    return np.where(masks[kind][..., None], colour, 0.95)
+
+
+class Network(nn.Module):
+    """Not one of the paper's."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 12, 4, stride=2, padding=1)
+        self.hidden, self.last = nn.Linear(12 * 8 * 8, 32), nn.Linear(32, 6)
+
+    def forward(self, x):
+        x = nn.functional.gelu(self.conv(x))
+        return self.last(nn.functional.relu(self.hidden(x.flatten(1))))
+
+
+def main():
+    """Export, train, save."""
+    rng = np.random.default_rng(4)
+    labels = np.arange(24) % 6
+    images = [shape(kind, rng.integers(5, 11, 2), rng.integers(3, 6), rng.uniform(0, 0.8, 3)) for kind in labels]
+    x = torch.tensor(np.float32(images[:8]).transpose(0, 3, 1, 2) * 2 - 1)
+    y = torch.tensor(labels[:8])
+    torch.manual_seed(0)
+    network = Network()
+    free = ({0: torch.export.Dim("images")},)
+    program = torch.export.export(network, (x,), dynamic_shapes=free)
+    for node in program.graph.nodes:
+        for kind in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn"):
+            node.meta.pop(kind, None)
+    torch.export.save(program, HERE / "network.pt2")
+    save_file(network.state_dict(), HERE / "before.safetensors")
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
+    for _ in range(3):
+        for batch in torch.randperm(8).split(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
+            optimizer.step()
+    save_file(network.state_dict(), HERE / "after.safetensors")
+
+
+if __name__ == "__main__":
+    main()

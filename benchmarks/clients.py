@@ -1,0 +1,97 @@
+"""Label errors for every kind of client, and what a simulated step of each costs.
+
+    python -m benchmarks.clients labels         errors of 50 labels, mean over 20 clients of glyphs
+    python -m benchmarks.clients speed          processor time relative to plain SGD without the compiled library
+
+Plain SGD is the first line of both. Adam is not in the first: its labels are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+import workbench as wb
+from workbench.attack.labels import dummy_inputs, estimate_labels, network_statistics
+from workbench.config import LABEL_FORMULAS
+
+CLIENTS: dict[str, dict[str, Any]] = {
+    "plain SGD": {},
+    "momentum 0.9": {"momentum": 0.9, "learning_rate": 0.001},
+    "Nesterov 0.9": {"momentum": 0.9, "nesterov": True, "learning_rate": 0.001},
+    "weight decay 0.01": {"weight_decay": 0.01},
+    "cosine": {"rate_schedule": "cosine"},
+    "step, half every epoch": {"rate_schedule": "step", "rate_unit": "epoch", "rate_decay": 0.5},
+    "warm-up": {"warmup_steps": 10},
+    "clipped at 1": {"gradient_clip": 1.0},
+    "label smoothing 0.1": {"label_smoothing": 0.1},
+    "drop last": {"drop_last": True, "batch_size": 8},
+    "FedProx 0.1": {"proximal_weight": 0.1},
+    "Adam": {"optimizer": "adam", "learning_rate": 0.001},
+}
+
+
+def labels(num_clients: int, epochs: int, num_dummies: int) -> None:
+    data, model = wb.load_dataset("glyphs"), wb.models.femnist_cnn()
+    inputs = dummy_inputs(model)[:num_dummies]
+    at_server = network_statistics(model, model.init(), inputs)
+    print(
+        f"Wrong labels of 50, mean over {num_clients} clients, {epochs} epochs: {', '.join(LABEL_FORMULAS)}", flush=True
+    )
+    for name, settings in CLIENTS.items():
+        if settings.get("optimizer"):
+            continue
+        errors: dict[str, list[float]] = {method: [] for method in LABEL_FORMULAS}
+        for index in range(num_clients):
+            client = data.client(index, num_images=50)
+            config = wb.ClientConfig(**{"epochs": epochs, "batch_size": 5, **settings})
+            seen = wb.client_update(model, model.init(), client, config, seed=index)
+            ends = at_server, network_statistics(model, seen.client_weights, inputs)
+            for method, wrong in errors.items():
+                found = estimate_labels(model, seen, method, statistics=ends).whole
+                wrong.append(wb.label_errors(client.label_counts, found))
+        print(f"  {name}: {', '.join(f'{np.mean(wrong):.1f}' for wrong in errors.values())}", flush=True)
+
+
+def speed(repeats: int = 3) -> None:
+    """The best of several steps in processor time, which other programs on the machine disturb least."""
+    os.environ["WORKBENCH_NATIVE"] = "0"
+    client, model = wb.load_dataset("glyphs").client(0, num_images=20), wb.models.femnist_cnn()
+    plain = 0.0
+    for name, settings in CLIENTS.items():
+        config = wb.ClientConfig(**{"epochs": 5, "batch_size": 5, **settings})
+        seen = wb.client_update(model, model.init(), client, config)
+        counts = client.label_counts
+        session = wb.AttackSession(model, seen, wb.AttackConfig(method="shared", steps=10), label_counts=counts)
+        session.step()
+        best = float("inf")
+        for _ in range(repeats):
+            started = time.process_time()
+            session.step()
+            best = min(best, time.process_time() - started)
+        plain = plain or best
+        memory = session.memory_estimate / 1e6
+        print(f"  {name}: {best:.3f} s, {best / plain:.2f} x plain SGD; {memory:.0f} MB", flush=True)
+        jax.clear_caches()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("what", choices=("labels", "speed"))
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--dummies", type=int, default=3000)
+    options = parser.parse_args()
+    if options.what == "speed":
+        speed()
+    else:
+        labels(options.clients, options.epochs, options.dummies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Clients other than the paper's: what the attack simulates is what they did, and what it cannot read is refused."""
+
+import runpy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.attack.labels import estimate_labels
+from workbench.attack.objective import update_distance
+from workbench.attack.prepare import prepare
+from workbench.attack.simulate import simulate
+from workbench.config import LABEL_FORMULAS
+from workbench.federated import client_update_with_secrets
+
+TESTS = Path(__file__).parents[1]
+MADE = runpy.run_path(str(TESTS / "files" / "make_torch.py"))
+network = runpy.run_path(str(TESTS / "training" / "networks.py"))["network"]
+KINDS = {name: settings for name, settings in MADE["CLIENTS"].items() if name != "rates"}
+
+
+@pytest.fixture(scope="module")
+def glyphs():
+    return wb.load_dataset("glyphs").client(0, num_images=7)
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    return wb.models.mlp(widths=(16,))
+
+
+def observed(model, client, **settings):
+    config = wb.ClientConfig(**{"epochs": 2, "batch_size": 3, "learning_rate": 0.02, **settings})
+    return client_update_with_secrets(model, model.init(), client, config)
+
+
+def distance_of_the_truth(model, observation, secrets, client):
+    """The update distance of the client's own images in their own order, relative to that of no update."""
+    known = {"batch_labels": client.labels[secrets.order], "image_order": secrets.order}
+    attack = prepare(model, observation, wb.AttackConfig(method="shared"), **known)
+    (phase,) = attack.phases
+    images = jnp.asarray(client.inputs)[None, None]
+    simulated = jax.jit(partial(simulate, phase.objective.simulation))(phase.problem.known, images)
+    distances = [
+        update_distance(phase.objective, phase.problem.gradient_sum, found)
+        for found in (simulated, jax.tree.map(jnp.zeros_like, simulated))
+    ]
+    return float(distances[0] / distances[1])
+
+
+@pytest.mark.parametrize("name", ["plain", "nesterov", "adamw", "warmup", "clip", "smoothing", "drop_last", "fedprox"])
+def test_the_clients_own_images_explain_its_update(glyphs, mlp, name):
+    observation, secrets = observed(mlp, glyphs, **KINDS[name])
+    assert distance_of_the_truth(mlp, observation, secrets, glyphs) < 1e-6
+    if name != "plain":
+        wrong = replace(observation, training=wb.ClientConfig(drop_last=name == "drop_last"))
+        assert distance_of_the_truth(mlp, wrong, secrets, glyphs) > 1e-3, "plain SGD explains it as well"
+
+
+def small_client(num_images=7):
+    images, labels, _ = MADE["make_data"]()
+    low, high = images.min(), images.max()
+    normalization = wb.data.Normalization((0.5, 0.5), (0.5, 0.5))
+    names = tuple("abc")
+    return wb.data.ClientData((images - low) / (high - low), labels, names, normalization, 20.0, "small")
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "residual"])
+def test_the_images_explain_the_update_of_other_networks(name):
+    model, client = network(name), small_client()
+    observation, secrets = observed(model, client, momentum=0.5)
+    assert distance_of_the_truth(model, observation, secrets, client) < 1e-6
+
+
+def test_running_statistics_are_part_of_the_update_and_not_compared():
+    model, client = network("batch_norm"), small_client()
+    assert model.mixes_images
+    assert model.statistics == (("norm", "mean"), ("norm", "variance"))
+    observation, _ = observed(model, client, optimizer="adamw", weight_decay=0.5)
+    before, after = (weights["norm"]["mean"] for weights in (observation.server_weights, observation.client_weights))
+    assert not np.allclose(before, after)
+    session = wb.AttackSession(model, observation, wb.AttackConfig(method="shared"), label_counts=client.label_counts)
+    session.step(2)
+    assert np.isfinite(session.loss)
+    assert session.attacker_view()["assumed"]["running statistics"] == "simulated, not compared"
+    assert "mean" not in session._attack.phases[0].problem.gradient_sum["norm"]
+
+
+@pytest.mark.parametrize("name", ["pruning", "dp_sgd"])
+def test_defences_of_single_examples_are_refused_where_images_mix(name):
+    defence = wb.DefenceConfig(name, 0.1, clip_norm=1.0 if name == "dp_sgd" else None)
+    with pytest.raises(wb.ConfigError, match=f"defence = '{name}' needs the gradient of every image"):
+        observed(network("batch_norm"), small_client(), defence=defence)
+
+
+def test_noise_protects_where_images_mix():
+    observation, _ = observed(network("batch_norm"), small_client(), defence=wb.DefenceConfig("gaussian", 0.1))
+    assert np.isfinite(observation.client_weights["norm"]["mean"]).all()
+
+
+def test_models_are_checked_with_numbers():
+    model = network("dense")
+    with pytest.raises(wb.ConfigError, match="features @ kernel \\+ bias of the layer last must be what apply returns"):
+        replace(model, apply=lambda weights, images: 2 * model.apply(weights, images))
+
+    def centred(weights, images):
+        return model.apply(weights, images - images.mean(0, keepdims=True))
+
+    def centred_features(weights, images):
+        return model.features(weights, images - images.mean(0, keepdims=True))
+
+    with pytest.raises(wb.ConfigError, match="apply gives an image other logits beside other images"):
+        replace(model, apply=centred, features=centred_features)
+    with pytest.raises(wb.ConfigError, match="train lets an image with mask = False change the logits"):
+        replace(model, train=lambda weights, images, mask: (centred(weights, images), {}))
+    with pytest.raises(wb.ConfigError, match="it must return logits and"):
+        replace(model, train=lambda weights, images, mask: (model.apply(weights, images), {"last": {"mean": 0}}))
+
+
+@pytest.mark.parametrize(
+    "name", ["momentum", "nesterov", "weight_decay", "cosine", "warmup", "clip", "smoothing", "drop_last", "fedprox"]
+)
+def test_labels_are_recovered_from_every_client_whose_update_is_a_sum(mlp, name):
+    client = wb.load_dataset("glyphs").client(0, num_images=12)
+    observation, _ = observed(mlp, client, batch_size=5, learning_rate=0.001, **KINDS[name])
+    for method in LABEL_FORMULAS:
+        found = estimate_labels(mlp, observation, method).whole
+        errors = wb.label_errors(client.label_counts, found)
+        assert errors <= (2 if method == "bias" else 5), f"{method}: {errors} of 12 labels wrong"
+
+
+def test_adam_has_no_sum_of_gradients(glyphs, mlp):
+    observation, _ = observed(mlp, glyphs, optimizer="adam", learning_rate=0.001)
+    with pytest.raises(wb.ConfigError, match="label method = 'bias' reads the update as a sum of gradients"):
+        estimate_labels(mlp, observation, "bias")
+    counts = {"label_counts": glyphs.label_counts}
+    with pytest.raises(wb.ConfigError, match="method = 'surrogate' reads the update as a sum of gradients"):
+        prepare(mlp, observation, wb.AttackConfig(method="surrogate"), **counts)
+    with pytest.raises(wb.ConfigError, match="warm_start_steps = 5 reads the update as a sum of gradients"):
+        prepare(mlp, observation, wb.AttackConfig(warm_start_steps=5), **counts)
+    session = wb.AttackSession(mlp, observation, wb.AttackConfig(method="shared", span_weight=1.0), **counts)
+    session.step(2)
+    assert session.labels == {}
+    assert "trains with adam" in session.spectrum
+    assert session.reconstruction().confidence is None
+
+
+def test_the_span_of_a_client_with_weight_decay_is_corrected(glyphs):
+    model = wb.models.mlp(widths=(40,))
+    plain, decayed = (
+        prepare(model, observed(model, glyphs, weight_decay=decay)[0], label_counts=glyphs.label_counts).spectrum
+        for decay in (0.0, 0.5)
+    )
+    assert plain.share > 0.9
+    assert decayed.share > 0.9
+    observation, _ = observed(model, glyphs, weight_decay=0.5)
+    unaware = replace(observation, training=wb.ClientConfig())
+    assert prepare(model, unaware, label_counts=glyphs.label_counts).spectrum.share < 0.1
+
+
+def test_dropout_is_said_to_be_off_and_leaves_no_span(glyphs, mlp):
+    # Only the author of a network knows which of its dense layers have dropout before them.
+    model = replace(mlp, has_dropout=True, dense_inputs=None)
+    attack = prepare(model, observed(model, glyphs)[0], label_counts=glyphs.label_counts)
+    assert attack.server_view()["assumed"]["dropout"] == "simulated as off"
+    assert "dropout" in attack.spectrum
+
+
+@pytest.mark.parametrize("method", ["shared", "ours_prior"])
+def test_every_image_is_simulated_though_epochs_drop_some(glyphs, mlp, method):
+    observation, _ = observed(mlp, glyphs, drop_last=True)
+    assert observation.local_steps == 4
+    attack = prepare(mlp, observation, wb.AttackConfig(method=method), label_counts=glyphs.label_counts)
+    known = attack.phases[0].problem.known
+    assert len(set(np.asarray(known.order[0, :, :6]).ravel())) == 7
+    for labels in np.asarray(known.labels[0]):
+        np.testing.assert_array_equal(np.bincount(labels, minlength=62), glyphs.label_counts)
+    state, _ = attack.advance(attack.start(), attack.steering, 2)
+    assert np.isfinite(attack.reconstruct(state).images).all()
+
+
+@pytest.mark.parametrize("method", ["fedsgd", "fedsgd_epoch", "surrogate"])
+def test_methods_that_simulate_no_batches_follow_the_clients_coefficients(glyphs, mlp, method):
+    """With a small rate all gradients are alike: momentum multiplies the update as much as the simulated one."""
+    sizes = []
+    for momentum in (0.0, 0.9):
+        observation, _ = observed(mlp, glyphs, momentum=momentum, learning_rate=1e-4)
+        attack = prepare(mlp, observation, wb.AttackConfig(method=method), label_counts=glyphs.label_counts)
+        (phase,) = attack.phases
+        images = jnp.asarray(glyphs.inputs)[None, None]
+        found = simulate(phase.objective.simulation, phase.problem.known, images)
+        sizes.append([np.linalg.norm(tree["last_layer"]["bias"]) for tree in (found, phase.problem.gradient_sum)])
+    grown = np.array(sizes[1]) / np.array(sizes[0])
+    assert grown[0] > 2
+    np.testing.assert_allclose(grown[0], grown[1], rtol=0.2)
+
+
+def test_checkpoints_and_recordings_keep_the_training(glyphs, mlp, tmp_path):
+    observation, _ = observed(mlp, glyphs, momentum=0.9, rates=(0.02, 0.01, 0.01, 0.01, 0.005, 0.02))
+    session = wb.AttackSession(mlp, observation, wb.AttackConfig(method="shared"), label_counts=glyphs.label_counts)
+    session.step(2)
+    session.save(tmp_path / "run")
+    loaded = wb.AttackSession.load(tmp_path / "run")
+    assert loaded.observation.training == observation.training
+    session.step()
+    loaded.step()
+    assert loaded.loss == session.loss
+    session.record(tmp_path / "run.recording", truth=glyphs)
+    recording = wb.replay(tmp_path / "run.recording")
+    assert recording.client["training"] == observation.training.changes
+    assert "momentum 0.9" in recording.attacker_view()["received"]["local training"]

@@ -1,0 +1,337 @@
+"""The page that plays a recording, opened from disk: what a class sees, without Python, a server or a network."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+import workbench as wb
+from workbench.views.grid import packets
+from workbench.views.grid.page import write_page
+from workbench.views.report import write_report
+
+LESSON = Path(__file__).parents[2] / "assets" / "lesson.html"
+VIEWS = ["Reconstruction", "Epochs", "Matching", "Averaging", "Loss"]
+SECONDS = 1000
+
+
+@pytest.fixture(scope="module")
+def session():
+    """An attack whose matching moves pictures, and its client."""
+    client = wb.load_dataset("glyphs").client(0, num_images=6)
+    model = wb.models.mlp(widths=(16,))
+    observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=3, batch_size=2))
+    attack = wb.AttackSession(model, observation, wb.AttackConfig(steps=30, step_size=0.2), snapshot_every=5)
+    for _ in range(30):
+        attack.step()
+    return attack, client
+
+
+@pytest.fixture(scope="module")
+def recording(session):
+    attack, client = session
+    made = wb.Recording.of(attack, client)
+    moved = made.reconstruction().permutations
+    assert (moved != moved[:1]).any(), "matching moves nothing, so these tests check nothing"
+    return made
+
+
+@pytest.fixture(scope="module")
+def path(recording, tmp_path_factory):
+    file = tmp_path_factory.mktemp("page") / "lesson.html"
+    write_page(file, recording)
+    return file
+
+
+@pytest.fixture
+def player(page, path):
+    page.goto(path.as_uri())
+    expect(page.locator("[data-ready]")).to_be_visible(timeout=20 * SECONDS)
+    return page
+
+
+def choose(page, view):
+    page.get_by_role("tab", name=view).click()
+    expect(page.get_by_role("tabpanel", name=view)).to_be_visible()
+
+
+def caption(page):
+    return page.locator(".wbg-caption:visible").first
+
+
+def timeline(page):
+    return page.get_by_role("slider", name="Timeline")
+
+
+def set_slider(slider, value):
+    slider.evaluate(
+        "(one, value) => { one.value = value; one.dispatchEvent(new Event('input', { bubbles: true })); }", value
+    )
+
+
+def places_of_images(page):
+    """Where every reconstruction is, by its number."""
+    return page.evaluate(
+        "() => Object.fromEntries([...document.querySelectorAll('canvas[data-image]')].map("
+        "(one) => [one.dataset.image, [one.dataset.place, one.style.transform]]))"
+    )
+
+
+def test_a_picture_keeps_its_place_over_the_whole_run(player, recording):
+    expect(caption(player)).to_contain_text("Step 30. Truth above, reconstruction below")
+    last = places_of_images(player)
+    assert {place for place, _ in last.values()} == {str(place) for place in range(6)}
+    order = recording.reconstruction().score.order
+    assert [int(last[str(found)][0]) for found in order] == list(range(6)), "a picture is not beside its true image"
+    for at, frame in enumerate(recording.frames):
+        set_slider(timeline(player), at)
+        expect(caption(player)).to_contain_text(f"Step {frame.step}.")
+        assert places_of_images(player) == last, f"pictures changed places at step {frame.step}"
+
+
+def test_the_pixels_on_the_page_are_those_of_the_recording(player, recording):
+    set_slider(timeline(player), 2)
+    frame = recording.frames[2]
+    expect(caption(player)).to_contain_text(f"Step {frame.step}.")
+    for image in (0, 5):
+        drawn = player.evaluate(
+            "(image) => { const one = document.querySelector(`canvas[data-image='${image}']`);"
+            " return [...one.getContext('2d').getImageData(0, 0, one.width, one.height).data]; }",
+            image,
+        )
+        expected = np.broadcast_to(frame.pixels[image], (28, 28, 3))
+        assert np.array_equal(np.reshape(drawn, (28, 28, 4))[..., :3], expected)
+
+
+def test_sorting_happens_on_request_and_comes_back(player, recording):
+    before = places_of_images(player)
+    player.get_by_role("button", name="Sort best first").click()
+    quality = recording.reconstruction().score.psnr
+    order = [int(np.flatnonzero(np.argsort(-quality, kind="stable") == place)[0]) for place in range(6)]
+    player.wait_for_timeout(50)
+    after = places_of_images(player)
+    by_place = dict(after.values())
+    left = [float(by_place[str(place)].split("(")[1].split("px")[0]) for place in range(6)]
+    assert np.argsort(left).tolist() == np.argsort(order).tolist()
+    set_slider(timeline(player), 1)
+    expect(caption(player)).to_contain_text("Step 5.")
+    assert places_of_images(player) == after, "sorted pictures change places with the moment"
+    player.get_by_role("button", name="Original order").click()
+    player.wait_for_timeout(50)
+    assert places_of_images(player) == before
+
+
+def test_hovering_marks_the_same_picture_everywhere(player, recording):
+    choose(player, "Epochs")
+    player.locator(".wbg-place:visible").nth(2).hover()
+    # Truth, combined and three epochs.
+    expect(player.locator("canvas.wbg-marked:visible")).to_have_count(5)
+    marked = player.evaluate(
+        "() => [...document.querySelectorAll('canvas.wbg-marked')].map((one) => one.dataset.place)"
+    )
+    assert set(marked) == {marked[0]}
+    choose(player, "Matching")
+    player.locator(".wbg-place:visible").nth(1).hover()
+    expect(player.locator("canvas.wbg-marked:visible")).to_have_count(2)
+    expect(player.locator("path.wbg-marked")).to_have_count(1)
+
+
+def test_arrow_keys_walk_and_enter_enlarges(player, recording):
+    first = player.locator(".wbg-place:visible").first
+    first.focus()
+    player.keyboard.press("ArrowRight")
+    quality = recording.reconstruction().score.psnr
+    focused = player.locator(".wbg-place:focus")
+    assert f"Image 2, class {recording.truth[0].class_names[recording.truth[0].labels[1]]}" in focused.get_attribute(
+        "aria-label"
+    )
+    assert f"PSNR {quality[1]:.1f} dB" in focused.get_attribute("aria-label")
+    player.keyboard.press("Enter")
+    large = player.locator(".wbg-enlarged:visible")
+    expect(large).to_contain_text(f"PSNR {quality[1]:.1f} dB")
+    expect(large).to_contain_text("span residual")
+    expect(large.locator("figcaption")).to_contain_text(["truth", "combined", "error", "epoch 1", "epoch 2", "epoch 3"])
+    player.keyboard.press("Escape")
+    expect(large).to_have_count(0)
+    player.keyboard.press("End")
+    assert "Image 6" in player.locator(".wbg-place:focus").get_attribute("aria-label")
+
+
+def test_match_slides_pictures_into_their_columns_within_a_second_and_back(player, recording):
+    choose(player, "Matching")
+    last = recording.reconstruction().permutations
+    moved = int((last[1] != last[0]).sum())
+    expect(caption(player)).to_contain_text(f"Matching moves {moved} of 6 pictures")
+    sheet = player.locator(".wbg-sheet[data-progress]")
+    numbers = "(all) => all.map((one) => one.getAttribute('d').match(/-?[0-9.]+/g).map(Number))"
+
+    def straight():
+        lines = player.locator(".wbg-assignment").evaluate_all(numbers)
+        return [abs(line[0] - line[-2]) < 0.01 for line in lines]
+
+    assert straight().count(False) == moved
+    player.get_by_role("button", name="Match", exact=True).click()
+    player.wait_for_timeout(1000)
+    expect(sheet).to_have_attribute("data-progress", "1.00", timeout=2 * SECONDS)
+    assert all(straight())
+    player.get_by_role("button", name="Back to the order of optimisation").click()
+    expect(sheet).to_have_attribute("data-progress", "0.00", timeout=5 * SECONDS)
+    assert straight().count(False) == moved
+    player.get_by_text("Details: the likeness of every pair").click()
+    expect(player.locator(".wbg-heat circle")).to_have_count(6)
+    expect(player.locator(".wbg-axes canvas")).to_have_count(12)
+
+
+def test_the_averaging_slider_combines_the_first_epochs(player, recording):
+    choose(player, "Averaging")
+    frame = recording.reconstruction()
+    truth = recording.truth[0].images
+    for count in (3, 1):
+        set_slider(player.get_by_role("slider", name="Number of epochs combined"), count)
+        expect(caption(player)).to_contain_text(f"{count} of 3 combined")
+        matched = np.stack([frame.epochs[e][frame.permutations[e]] for e in range(count)])
+        said = caption(player).inner_text()
+        for how, combined in (("mean", matched.mean(0)), ("median", np.median(matched, axis=0))):
+            error = ((truth - combined[frame.score.order]) ** 2).mean((1, 2, 3))
+            expected = -10 * np.log10(error).mean()
+            value = float(said.split(f"{count} of 3 combined:")[1].split(f"{how} ")[1].split(" dB")[0])
+            assert abs(value - expected) < 0.15, f"{how} of {count} epochs: {value} dB, not {expected}"
+    levels = player.locator(".wbg-chart:visible").text_content()
+    for name in ("recovered above 20.0", "mean picture", "blank paper", "noise at the start"):
+        assert name in levels
+
+
+def test_the_loss_follows_the_timeline_and_names_what_the_attacker_cannot_see(player, recording):
+    choose(player, "Loss")
+    expect(player.locator(".wbg-formula")).to_contain_text("Smoothness (tv)")
+    set_slider(timeline(player), 1)
+    expect(caption(player)).to_contain_text("The cursor is at step 5.")
+    expect(player.locator(".wbg-formula")).to_contain_text(f"loss {float(f'{recording.history.loss[5]:.3g}'):g}")
+    expect(player.locator(".wbg-chart:visible").nth(1)).to_contain_text("which the attacker cannot see")
+
+
+def test_playing_ends_at_the_last_moment(player):
+    player.get_by_role("button", name="Play").click()
+    expect(player.locator(".wbg-step")).to_contain_text("of 30")
+    expect(player.locator(".wbg-step")).to_have_text("step 30, the end", timeout=10 * SECONDS)
+    expect(player.get_by_role("button", name="Play")).to_be_enabled()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_is_wider_than_the_page_and_axe_finds_no_serious_fault(page, path, theme):
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.goto(path.as_uri())
+    expect(page.locator("[data-ready]")).to_be_visible(timeout=20 * SECONDS)
+    for view in VIEWS:
+        choose(page, view)
+        for width in (960, 1280, 1440, 1920):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(60)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{view} at {width}: the page is {wide} pixels wide"
+        assert serious(page) == [], view
+
+
+def serious(page):
+    found = Axe().run(page).response["violations"]
+    return [
+        (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary", "")[:300])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def test_a_report_plays_too_and_axe_finds_no_serious_fault(page, session, tmp_path):
+    attack, client = session
+    write_report(tmp_path / "report.html", attack, client)
+    page.goto((tmp_path / "report.html").as_uri())
+    expect(page.locator("[data-ready]")).to_be_visible(timeout=20 * SECONDS)
+    expect(caption(page)).to_contain_text("Step 30.")
+    assert serious(page) == []
+
+
+def test_no_text_of_a_recording_becomes_markup(page, recording, tmp_path):
+    nasty = "</script><img src=x onerror=\"document.title='gone'\"><b>&amp;"
+    client = recording.truth[0]
+    names = tuple(nasty for _ in client.class_names)
+    truth = (replace(client, class_names=names, name=nasty),)
+    view = {**recording.view, "received": {nasty: nasty}}
+    write_page(tmp_path / "nasty.html", replace(recording, truth=truth, view=view, device_name=nasty), title=nasty)
+    page.goto((tmp_path / "nasty.html").as_uri())
+    expect(page.locator("[data-ready]")).to_be_visible(timeout=20 * SECONDS)
+    page.locator(".wbg-place").first.click()
+    expect(page.locator(".wbg-enlarged")).to_contain_text(nasty)
+    assert page.title() == nasty
+    assert page.locator("img").count() == 0
+
+
+def test_the_lesson_in_the_assets_plays_and_is_small(page):
+    assert LESSON.stat().st_size <= 3_000_000
+    page.goto(LESSON.as_uri())
+    expect(page.locator("[data-ready]")).to_be_visible(timeout=60 * SECONDS)
+    expect(caption(page)).to_contain_text("Step 350.")
+    assert packets.SCRIPT.read_text() in LESSON.read_text(), "assets/lesson.html has an old script: export it again"
+
+
+def run_script(page, code):
+    """What the code returns where the script's functions and classes are known."""
+    page.goto("about:blank")
+    source = packets.SCRIPT.read_text().replace("export default", "const unused =").replace("export ", "")
+    return page.evaluate(f"() => {{ {source}; {code} }}")
+
+
+def test_frames_are_thinned_evenly_within_the_limit(page):
+    kept, size = run_script(
+        page,
+        "const store = new FrameStore(100 * 2000);"
+        " for (let step = 0; step < 1000; step += 1) store.put({ step, pixels: new Uint8Array(1000), epochs: null });"
+        " return [store.steps, store.bytes];",
+    )
+    assert size <= 200_000
+    assert (kept[0], kept[-1], len(kept)) == (0, 999, 100)
+    assert np.diff(kept).max() <= 32, f"not even: {kept}"
+
+
+def test_during_a_run_pictures_move_only_for_a_much_better_pairing(page):
+    # Two true images, black and white. The reconstructions are grey, and then clearly white and black.
+    seen = run_script(
+        page,
+        """
+        const player = new Player();
+        player.begin({ numImages: 2, shape: [1, 1, 1], threshold: 20 }, Uint8Array.of(0, 255));
+        player.isRunning = true;
+        const seen = [];
+        const put = (step, order, pixels) => {
+          const psnrs = order.map((found, place) => psnr(Uint8Array.of(0, 255), place, pixels, found, 1));
+          player.put({ step, sets: 1, order, psnr: psnrs, pixels, epochs: null });
+          seen.push([...player.pairs]);
+        };
+        put(0, [0, 1], Uint8Array.of(127, 128));
+        put(1, [1, 0], Uint8Array.of(129, 127));
+        put(2, [1, 0], Uint8Array.of(200, 50));
+        put(3, [0, 1], Uint8Array.of(127, 129));
+        player.isRunning = false;
+        player.pair();
+        seen.push([...player.pairs]);
+        return seen;
+        """,
+    )
+    assert seen == [[0, 1], [0, 1], [1, 0], [1, 0], [0, 1]]
+
+
+def test_combining_and_crossing_are_computed_right(page):
+    result = run_script(
+        page,
+        """
+        const frame = { permutations: [[0, 1], [1, 0], [0, 1]], epochs: Uint8Array.of(10, 200, 220, 30, 80, 255) };
+        return [
+          [...combineEpochs(frame, 2, 1, 3, "mean")], [...combineEpochs(frame, 2, 1, 3, "median")],
+          [...combineEpochs(frame, 2, 1, 2, "median")], [...combineEpochs(frame, 2, 1, 1, "mean")],
+          crossing([0, 1, 2], [1, 0, 2]), balanced(16, 14), inverse([2, 0, 1]), sorted([1, 3, 2, 3]),
+        ];
+        """,
+    )
+    assert result == [[40, 225], [30, 220], [20, 210], [10, 200], [True, True, False], 8, [1, 2, 0], [1, 3, 2, 0]]

@@ -1,0 +1,202 @@
+"""Networks that torch exported, compared with the numbers that torch computed (`tests/files/torch/make.py`)."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.files.torch_export import read_torch_export
+from workbench.training.sgd import batch_gradient
+from workbench.training.torch_graph import TorchGraph
+
+FILES = Path(__file__).parent.parent / "files" / "torch"
+NETWORKS = [
+    "lenet",
+    "lenet_decomposed",
+    "max_pooled",
+    "resnet_batch_norm",
+    "resnet_batch_norm_eval",
+    "resnet_group_norm",
+]
+
+
+def torch_numbers(name):
+    with np.load(FILES / f"{name.removesuffix('_decomposed')}.npz") as found:
+        numbers = dict(found)
+    return numbers | {key: jnp.asarray(numbers[key].transpose(0, 2, 3, 1)) for key in ("images", "second")}
+
+
+def assert_close(found, right, what):
+    error = np.abs(np.asarray(found) - right).max() / np.abs(right).max()
+    assert error < 1e-5, f"{what} differs by {error:.2g} of its largest entry"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_exported_network_computes_what_torch_computes(name):
+    model, right = wb.models.from_torch_export(FILES / f"{name}.pt2"), torch_numbers(name)
+    weights, labels = model.init(), jnp.asarray(right["labels"], jnp.int32)
+
+    @jax.jit
+    def everything(images):
+        def gradient(images):
+            return batch_gradient(model, weights, images, labels, jnp.full(3, 1 / 3))[0]
+
+        squares = lambda images: sum((g**2).sum() for g in jax.tree.leaves(gradient(images)))  # noqa: E731
+        logits, _ = model.train_logits(weights, images, jnp.ones(3, bool))
+        return logits, gradient(images), jax.grad(squares)(images)
+
+    logits, gradient, second = everything(right["images"])
+    # Torch's own may have a last log_softmax, which is left out.
+    assert_close(jax.nn.log_softmax(logits), np.asarray(jax.nn.log_softmax(right["logits"])), "the logits")
+    assert_close(second, np.asarray(right["second"]), "the second derivative by the images")
+    parameters = {key.removeprefix("gradient/"): value for key, value in right.items() if key.startswith("gradient/")}
+    place = model.apply.function.__self__.place
+    for parameter, slope in parameters.items():
+        layer, leaf = place(parameter)
+        assert_close(gradient[layer][leaf], slope.T if leaf == "kernel" else slope, parameter)
+    moved = {(layer, leaf) for layer, arrays in gradient.items() for leaf, slope in arrays.items() if slope.any()}
+    assert moved == set(map(place, parameters)), "a running statistic has a gradient"
+
+
+def test_names_are_torchs_and_linear_layers_have_kernels():
+    model = wb.models.from_torch_export(FILES / "lenet.pt2")
+    assert model.layer_names == ("conv1", "conv2", "fc1", "fc2")
+    assert model.shapes["conv1"] == {"weight": (4, 1, 5, 5), "bias": (4,)}
+    assert model.shapes["fc1"] == {"kernel": (36, 12), "bias": (12,)}
+    assert (model.name, model.image_shape, model.num_classes) == ("lenet", (16, 13, 1), 5)
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet_group_norm"])
+def test_the_last_layer_is_linear_in_the_features(name):
+    model = wb.models.from_torch_export(FILES / f"{name}.pt2")
+    weights, images = model.init(), torch_numbers(name)["images"]
+    last = weights[model.last_layer]
+    expected = model.features(weights, images) @ last["kernel"] + last["bias"][None]
+    np.testing.assert_allclose(model.apply(weights, images), expected, atol=1e-5)
+
+
+def test_dense_inputs_are_those_that_one_image_decides():
+    graphs = {name: TorchGraph(read_torch_export(FILES / f"{name}.pt2")) for name in NETWORKS}
+    assert {name: graph.dense_layers for name, graph in graphs.items()} == {
+        "lenet": ["fc1", "fc2"],
+        "lenet_decomposed": ["fc1", "fc2"],
+        "max_pooled": ["fc1"],  # there is dropout before the other one
+        "resnet_batch_norm": [],
+        "resnet_batch_norm_eval": ["7"],
+        "resnet_group_norm": ["7"],
+    }
+
+
+def test_new_running_statistics_are_torchs_and_ignore_masked_images():
+    graph, right = TorchGraph(read_torch_export(FILES / "resnet_batch_norm.pt2")), torch_numbers("resnet_batch_norm")
+    filled = jnp.concatenate([right["images"], jnp.full((2, *right["images"].shape[1:]), 7.0)])
+    for found in (
+        graph.run(graph.init(), right["images"], jnp.ones(3, bool)),
+        graph.run(graph.init(), filled, jnp.asarray([True, True, True, False, False])),
+    ):
+        names = [key for key in right if key.startswith("statistic/")]
+        assert len(names) == 12
+        for key in names:
+            layer, _, leaf = key.removeprefix("statistic/").rpartition(".")
+            assert_close(found.statistics[layer][leaf], right[key], key)
+        assert_close(found.logits[:3], right["logits"], "the logits")
+
+
+def rewritten(tmp_path, name="lenet", **changes):
+    """The archive with some entries changed by functions of their bytes."""
+    path = tmp_path / "changed.pt2"
+    with zipfile.ZipFile(FILES / f"{name}.pt2") as old, zipfile.ZipFile(path, "w") as new:
+        for entry in old.namelist():
+            content, change = old.read(entry), changes.get(Path(entry).name.removesuffix(".json"))
+            content = change(content) if change else content
+            if content is not None:
+                new.writestr(entry, content)
+    return path
+
+
+def in_json(change):
+    def changed(content):
+        tree = json.loads(content)
+        change(tree)
+        return json.dumps(tree)
+
+    return changed
+
+
+def in_graph(change):
+    return in_json(lambda tree: change(tree["graph_module"]["graph"]))
+
+
+def set_target(graph, target, node=-1):
+    graph["nodes"][node]["target"] = target
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"archive_version": lambda _: b"1"}, "is not in version 0 of the pt2 format"),
+        ({"byteorder": lambda _: b"big"}, "big-endian"),
+        ({"model": lambda _: None}, "has no entry 'models/model.json'"),
+        ({"model": lambda _: b"{"}, "cannot be read"),
+        ({"model": lambda _: b"[" * 100_000}, "cannot be read"),
+        ({"model": in_json(lambda tree: tree["schema_version"].update(major=9))}, "version 9 of torch's export schema"),
+        ({"model": in_graph(lambda g: set_target(g, "torch.ops.aten.fft.default", 1))}, "uses the operator 'fft'"),
+        ({"model": in_graph(lambda g: set_target(g, "torch.ops.aten.relu.default"))}, "ends in 'relu'"),
+        ({"model": in_graph(lambda g: g["nodes"].clear())}, "computes nothing from images"),
+        ({"model": in_graph(lambda g: g["nodes"].pop(0))}, "cannot be read"),
+        ({"weight_0": lambda content: content[:-4]}, "too few bytes for 'conv1.weight'"),
+        ({"weight_0": lambda _: None}, "has no entry 'data/weights/weight_0'"),
+        (
+            {"model_weights_config": in_json(lambda c: c["config"]["conv1.weight"].update(use_pickle=True))},
+            "stores 'conv1.weight' pickled",
+        ),
+        (
+            {
+                "model_weights_config": in_json(
+                    lambda c: c["config"]["conv1.bias"]["tensor_meta"].update(
+                        sizes=[{"as_int": 10**9}] * 4, strides=[{"as_int": 0}] * 4
+                    )
+                )
+            },
+            "too few bytes for 'conv1.bias'",
+        ),
+        ({"model_weights_config": in_json(lambda c: c["config"].pop("fc1.bias"))}, "has no values for 'fc1.bias'"),
+    ],
+)
+def test_a_damaged_or_hostile_archive_gets_one_sentence(tmp_path, changes, says):
+    with pytest.raises(wb.DataError, match=says) as caught:
+        wb.models.from_torch_export(rewritten(tmp_path, **changes))
+    assert "changed.pt2" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unsupported_operator_is_named_with_what_to_do(tmp_path):
+    path = rewritten(tmp_path, model=in_graph(lambda g: set_target(g, "torch.ops.aten.fft.default", 1)))
+    with pytest.raises(wb.DataError, match=r"rewrite that part .* \(conv2d, .*, or write it as a Model in JAX"):
+        wb.models.from_torch_export(path)
+
+
+def test_a_compressed_or_truncated_archive_is_refused(tmp_path):
+    path = tmp_path / "bomb.pt2"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb/models/model.json", b" " * 10**6)
+    with pytest.raises(wb.DataError, match=r"has a compressed entry 'bomb/models/model\.json'"):
+        wb.models.from_torch_export(path)
+    whole = (FILES / "lenet.pt2").read_bytes()
+    for length in (0, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(wb.DataError, match=r"bomb\.pt2 cannot be read"):
+            wb.models.from_torch_export(path)
+    with pytest.raises(wb.DataError, match="does not exist"):
+        wb.models.from_torch_export(tmp_path / "missing.pt2")
+
+
+def test_the_size_of_images_comes_from_the_export():
+    with pytest.raises(wb.DataError, match=r"takes images of \(16, 13, 1\); image_shape = \(28, 28, 1\) is another"):
+        wb.models.from_torch_export(FILES / "lenet.pt2", image_shape=(28, 28, 1))
+    assert wb.models.from_torch_export(FILES / "lenet.pt2", image_shape=(16, 13, 1)).image_shape == (16, 13, 1)

@@ -1,0 +1,46 @@
+"""The look of every curve and bar by its name: a method or a label estimator looks the same in every figure."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from workbench.attack.methods import METHODS
+from workbench.config import LABEL_METHODS
+
+__all__ = ["Look", "looks_of"]
+
+_MARKS = "os^Dv"
+_STYLES = ("-", "--", "-.")
+_PRESETS = ("best", "warm")
+# The surrogate is rarely shown, so it is the one that shares a colour; its mark and its line differ.
+_METHODS = (*(name for name in METHODS if name != "surrogate"), *_PRESETS)
+_PLACES = {
+    **{name: place for place, name in enumerate((*LABEL_METHODS, "used by the attack"))},
+    **{name: place for place, name in enumerate(_METHODS)},
+    "surrogate": len(_METHODS) + _METHODS.index("best"),
+    "demo": len(_METHODS) + _METHODS.index("warm"),
+}
+
+
+class Look(NamedTuple):
+    """How a curve or a bar looks."""
+
+    colour: str
+    mark: str
+    style: str
+
+
+def looks_of(names: Iterable[str], colours: tuple[str, ...]) -> dict[str, Look]:
+    """The look of each name; names without a fixed one take the looks that are left, in order.
+
+    >>> looks = looks_of(["mine", "fedsgd"], ("blue", "red", "green", "pink", "gold", "sky", "ink"))
+    >>> looks["fedsgd"].colour, looks["mine"].colour
+    ('gold', 'blue')
+    """
+    names = list(names)
+    taken = {_PLACES[name] for name in names if name in _PLACES}
+    free = (place for place in range(len(names) + len(taken)) if place not in taken)
+    places = {name: _PLACES[name] if name in _PLACES else next(free) for name in names}
+    return {
+        name: Look(colours[place % len(colours)], _MARKS[place % len(_MARKS)], _STYLES[place % len(_STYLES)])
+        for name, place in places.items()
+    }

@@ -1,0 +1,59 @@
+"""What a panel needs from the page itself, beyond what ipywidgets offers: keys that stay inside, and names to speak."""
+
+from typing import Any
+
+import anywidget
+
+__all__ = ["Shell"]
+
+# JupyterLab handles keys that reach the document: without this, "b" on a button would insert a cell. Those with Ctrl or
+# Command still reach it, to save for instance. The handle of a slider of ipywidgets has neither the name nor the text
+# that stand beside it.
+_SCRIPT = """
+function dress(panel) {
+  for (const handle of panel.querySelectorAll(".noUi-handle")) {
+    const box = handle.closest(".widget-slider, .jupyter-widget-slider");
+    const spoken = { "aria-label": ".widget-label, .jupyter-widget-label", "aria-valuetext": ".widget-readout" };
+    for (const [attribute, place] of Object.entries(spoken)) {
+      const text = box?.querySelector(place)?.textContent;
+      if (text && handle.getAttribute(attribute) !== text) handle.setAttribute(attribute, text);
+    }
+  }
+}
+
+function keep(event) {
+  if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
+}
+
+function render({ el }) {
+  let due = 0, kept = null;
+  const observer = new MutationObserver(() => {
+    due ||= requestAnimationFrame(() => { due = 0; dress(kept); });
+  });
+  const begin = () => {
+    kept = el.closest(".wb-panel");
+    due = kept ? 0 : requestAnimationFrame(begin);
+    if (!kept) return;
+    kept.addEventListener("keydown", keep);
+    dress(kept);
+    observer.observe(kept, { childList: true, subtree: true, characterData: true });
+  };
+  begin();
+  return () => {
+    observer.disconnect();
+    cancelAnimationFrame(due);
+    kept?.removeEventListener("keydown", keep);
+  };
+}
+
+export default { render };
+"""
+
+
+class Shell(anywidget.AnyWidget):
+    """Invisible: it looks after the panel that it is placed in."""
+
+    _esm = _SCRIPT
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(layout={"display": "none"}, **options)
