@@ -7,7 +7,7 @@ const MOST_BYTES = 64 * 2 ** 20;
 const PLAY_MILLISECONDS = 150;
 const MATCH_MILLISECONDS = 800;
 const SETTLED_MILLISECONDS = 300;
-const GREET_MILLISECONDS = 1500;
+const ASK_MILLISECONDS = 1500;
 // A new pairing with the truth is shown during a run only if it is better by this much, so that noise stays in place.
 const PAIRING_GAIN = 0.3;
 const PSNR_CAP = 100;
@@ -1411,25 +1411,27 @@ function connect(model) {
   model.on("change:moments", follow);
   model.on("change:followed", () => player.set({ step: null }));
   // A page that was loaded again may not be connected yet, and then what it sends is lost: it asks until it is answered.
-  const greet = () => {
+  const ask = () => {
     if (player.source) return;
     try {
       model.send({ kind: "hello" });
     } finally {
-      setTimeout(greet, GREET_MILLISECONDS);
+      setTimeout(ask, ASK_MILLISECONDS);
     }
   };
-  greet();
-  return player;
+  return { player, ask };
 }
 
 export default () => {
-  let player;
+  let player, ask;
   return {
     initialize({ model }) {
-      player = connect(model);
+      ({ player, ask } = connect(model));
     },
     render({ el }) {
+      // Not before something is shown: ipykernel 7.4 may lose the output of a cell if a message arrives while it runs.
+      ask?.();
+      ask = null;
       // The same model is shown in several places, whose class says which view belongs there. The element is not in
       // the page yet.
       const made = { view: undefined };

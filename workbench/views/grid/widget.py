@@ -121,8 +121,11 @@ class Grid(anywidget.AnyWidget):
             return is_running
 
     def _missing(self, steps: Sequence[int], newest: int, needed: set[str], *, is_running: bool) -> list[int]:
-        """The steps to send: the newest, those that the page asked for, and then others, the latest first."""
-        first = [newest] if needed - self._sent.get(newest, set()) else []
+        """The steps to send: what the page asked for, the newest, and then others, the latest first.
+
+        The limit may leave room for one frame only, and in a fast run there is always a newer one.
+        """
+        latest = [newest] if needed - self._sent.get(newest, set()) else []
         self._wanted = {step: epochs for step, epochs in self._wanted.items() if step in steps or step == newest}
         wanted = list(self._wanted)
         others = [step for step in reversed(steps) if needed - self._sent.get(step, set())]
@@ -130,7 +133,7 @@ class Grid(anywidget.AnyWidget):
             others = []
         if is_running:
             others = others[:1]
-        return list(dict.fromkeys([*first, *wanted, *others]))
+        return list(dict.fromkeys([*wanted, *latest, *others]))
 
     def _send_frame(
         self,

@@ -12,6 +12,7 @@ from workbench.views import render
 from workbench.views.figures import lines_figure
 from workbench.views.panel.comparison import Attacks, Compared
 from workbench.views.panel.controls import CLIENT
+from workbench.views.panel.shell import answer_sender
 from workbench.views.panel.status import State
 from workbench.views.panel.worker import DRAWING, Painter
 
@@ -50,6 +51,7 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
         sides = [widgets.VBox([self._heading(index), panel], layout=side) for index, panel in enumerate(self.panels)]
         self.sides = widgets.HBox(sides, layout={"grid_gap": "24px"})
         super().__init__([buttons, self.together, self.sides])
+        answer_sender(self)
         self.together.request()
 
     def __repr__(self) -> str:

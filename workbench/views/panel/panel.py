@@ -22,7 +22,7 @@ from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
 from workbench.views.panel.legend import legend
 from workbench.views.panel.scenarios import SCENARIOS, Scenario
-from workbench.views.panel.shell import Shell
+from workbench.views.panel.shell import Shell, answer_sender
 from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
 from workbench.views.panel.tabs import FigureTab, LabelsTab, Tab, make_tabs
 from workbench.views.panel.worker import Painter, wait_in_turn
@@ -162,6 +162,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         self._forked = widgets.VBox()
         super().__init__([widgets.HTML(_STYLE), Shell(), _arranged(self, stacked=stacked), self._forked])
         self.add_class("wb-panel")
+        answer_sender(self)
         if source is None:
             self.controller.build()
         else:

@@ -4,7 +4,7 @@ from typing import Any
 
 import anywidget
 
-__all__ = ["Shell"]
+__all__ = ["Shell", "answer_sender"]
 
 # JupyterLab handles keys that reach the document: without this, "b" on a button would insert a cell. Those with Ctrl or
 # Command still reach it, to save for instance. The handle of a slider of ipywidgets has neither the name nor the text
@@ -57,3 +57,15 @@ class Shell(anywidget.AnyWidget):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(layout={"display": "none"}, **options)
+
+
+def answer_sender(widget: Any) -> None:
+    """Let a widget and its children handle a message where the page sent it.
+
+    ipykernel 7.4 hands it to the subshell whose message was handled when the widget last changed, from any thread. That
+    subshell may be gone, for instance after a reload of the page, and then every message of the page is lost.
+    """
+    if hasattr(widget.comm, "_reply_subshell_for"):
+        widget.comm._reply_subshell_for = lambda _, subshell: subshell
+    for child in getattr(widget, "children", ()):
+        answer_sender(child)

@@ -139,7 +139,7 @@ _REFUSALS: dict[State, dict[Command, str]] = {
     },
     State.PAUSED: {Command.PAUSE: "The attack is paused."},
     State.STOPPED: _IDLE,
-    State.FINISHED: _IDLE,
+    State.FINISHED: dict.fromkeys((Command.PAUSE, Command.STOP), "Finished already: nothing is running."),
     State.DIVERGED: {
         **_IDLE,
         **dict.fromkeys(
