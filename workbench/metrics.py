@@ -87,8 +87,8 @@ def averaging_curves(reconstruction: Any, truth: ClientData | Iterable[ClientDat
     }
 
 
-def reference_levels(truth: ClientData | Iterable[ClientData]) -> dict[str, float]:
-    """What images that show nothing of the client reach, as mean PSNR in dB over its images.
+def reference_levels(truth: ClientData | Iterable[ClientData]) -> dict[str, NDArray[np.float64]]:
+    """[N] what images that show nothing of the client reach, as PSNR in dB with each of its images.
 
     "blank" is one colour (the median of all pixels: paper, for characters), and "mean" is the mean of all true images.
     """
@@ -98,10 +98,7 @@ def reference_levels(truth: ClientData | Iterable[ClientData]) -> dict[str, floa
         "mean": (images - images.mean(0)) ** 2,
     }
     smallest = 10 ** (-PSNR_CAP / 10)
-    return {
-        name: float((-10 * np.log10(np.maximum(error.mean((1, 2, 3)), smallest))).mean())
-        for name, error in errors.items()
-    }
+    return {name: -10 * np.log10(np.maximum(error.mean((1, 2, 3)), smallest)) for name, error in errors.items()}
 
 
 def ssim(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:

@@ -295,7 +295,7 @@ def test_frames_are_thinned_evenly_within_the_limit(page):
     assert np.diff(kept).max() <= 32, f"not even: {kept}"
 
 
-def test_during_a_run_pictures_move_only_for_a_much_better_pairing(page):
+def test_during_a_run_reconstructions_stay_and_the_truth_moves_only_for_a_much_better_pairing(page):
     # Two true images, black and white. The reconstructions are grey, and then clearly white and black.
     seen = run_script(
         page,
@@ -304,10 +304,11 @@ def test_during_a_run_pictures_move_only_for_a_much_better_pairing(page):
         player.begin({ numImages: 2, shape: [1, 1, 1], threshold: 20 }, Uint8Array.of(0, 255));
         player.isRunning = true;
         const seen = [];
+        const look = () => seen.push([[...player.places], player.places.map((place) => player.pairs[place])]);
         const put = (step, order, pixels) => {
           const psnrs = order.map((found, place) => psnr(Uint8Array.of(0, 255), place, pixels, found, 1));
           player.put({ step, sets: 1, order, psnr: psnrs, pixels, epochs: null });
-          seen.push([...player.pairs]);
+          look();
         };
         put(0, [0, 1], Uint8Array.of(127, 128));
         put(1, [1, 0], Uint8Array.of(129, 127));
@@ -315,11 +316,29 @@ def test_during_a_run_pictures_move_only_for_a_much_better_pairing(page):
         put(3, [0, 1], Uint8Array.of(127, 129));
         player.isRunning = false;
         player.pair();
-        seen.push([...player.pairs]);
+        look();
         return seen;
         """,
     )
-    assert seen == [[0, 1], [0, 1], [1, 0], [1, 0], [0, 1]]
+    truths, found = zip(*seen, strict=True)
+    assert list(truths) == [[0, 1], [0, 1], [1, 0], [1, 0], [0, 1]]
+    assert list(found) == [[0, 1]] * 5, "a reconstruction changed its place"
+
+
+def test_at_the_limit_a_frame_that_was_asked_for_stays(page):
+    steps = run_script(
+        page,
+        """
+        const store = new FrameStore(4 * 2000);
+        const frame = (step) => ({ step, pixels: new Uint8Array(1000), epochs: null });
+        for (const step of [0, 10, 20, 30]) store.put(frame(step));
+        store.put(frame(11));
+        const asked = [...store.steps];
+        store.put(frame(12), 11);
+        return [asked, [...store.steps]];
+        """,
+    )
+    assert steps == [[0, 11, 20, 30], [0, 11, 12, 30]]
 
 
 def test_combining_and_crossing_are_computed_right(page):

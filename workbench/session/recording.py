@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -74,6 +74,7 @@ class Frame:
         labels: [N] the class assumed for every image.
         score: against the truth, before the images were reduced to 8 bits; None where the truth was not given.
         residuals: [N] the span residual of every image; None where the update has no span.
+        reads: [N] the class that the client's network sees in every image; None in recordings of older versions.
     """
 
     step: int
@@ -83,6 +84,7 @@ class Frame:
     labels: NDArray[np.int64]
     score: Score | None
     residuals: NDArray[np.float32] | None
+    reads: NDArray[np.int64] | None = None
 
     @property
     def images(self) -> NDArray[np.float32]:
@@ -195,7 +197,8 @@ class Recording:
             device_name=session.device_name,
             history=replace(history, snapshot_steps=tuple(moments)),
             frames=tuple(
-                frame_of(step, found, known, has_epochs=step in with_epochs) for step, found in moments.items()
+                frame_of(step, found, known, session.read, has_epochs=step in with_epochs)
+                for step, found in moments.items()
             ),
             label_counts=session.label_counts,
             labels={method: RecordedLabels(*found) for method, found in session.formula_labels.items()},
@@ -284,13 +287,22 @@ def _without_arrays(view: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
     }
 
 
-def frame_of(step: int, found: Any, truth: Truth, *, has_epochs: bool = True, has_residuals: bool = True) -> Frame:
+def frame_of(
+    step: int,
+    found: Any,
+    truth: Truth,
+    read: Callable[[NDArray[np.float32]], NDArray[np.int64]],
+    *,
+    has_epochs: bool = True,
+    has_residuals: bool = True,
+) -> Frame:
     """A reconstruction in 8 bits.
 
     Args:
         step: number of steps made before it.
         found: a `Reconstruction`.
         truth: to compare with; empty where it is not known.
+        read: returns the class that the client's network sees in every image.
         has_epochs: whether to keep the images of every epoch.
         has_residuals: whether to compute the span residuals, which takes time.
     """
@@ -302,6 +314,7 @@ def frame_of(step: int, found: Any, truth: Truth, *, has_epochs: bool = True, ha
         labels=found.labels,
         score=score(found, truth) if truth else None,
         residuals=found.residuals if has_residuals else None,
+        reads=read(found.images),
     )
 
 
@@ -329,6 +342,8 @@ def _pack_frame(frame: Frame) -> Tensors:
         tensors |= {name: getattr(frame.score, name) for name in _SCORED}
     if frame.residuals is not None:
         tensors["residuals"] = frame.residuals
+    if frame.reads is not None:
+        tensors["reads"] = frame.reads.astype(np.int32)
     return tensors
 
 
@@ -362,7 +377,9 @@ def _rebuild(settings: dict[str, Any], tensors: Tensors) -> Recording:
         seconds_per_step=None if seconds is None else check_number("seconds_per_step", seconds, minimum=0),
         device_name=check_kind("device_name", settings["device_name"], str),
         history=unpack_history(tensors, terms, num_steps, steps),
-        frames=tuple(_rebuild_frame(tensors, i, step, shape, threshold) for i, step in enumerate(steps)),
+        frames=tuple(
+            _rebuild_frame(tensors, i, step, shape, threshold, client["num_classes"]) for i, step in enumerate(steps)
+        ),
         label_counts=check_array(tensors["label_counts"], np.int64, (client["num_clients"], client["num_classes"])),
         labels=_rebuild_labels(tensors, client["num_classes"]),
         view=_rebuild_view(settings["view"]),
@@ -399,7 +416,9 @@ def _rebuild_spectrum(tensors: Tensors, span: dict[str, Any]) -> Spectrum | str:
     )
 
 
-def _rebuild_frame(tensors: Tensors, index: int, step: int, shape: tuple[int, ...], threshold: float) -> Frame:
+def _rebuild_frame(
+    tensors: Tensors, index: int, step: int, shape: tuple[int, ...], threshold: float, num_classes: int
+) -> Frame:
     parts = {name.removeprefix(f"{index}/"): array for name, array in tensors.items() if name.startswith(f"{index}/")}
     variables = len(parts["permutations"])
     permutations = check_array(parts["permutations"], np.int32, (variables, shape[0])).astype(np.int64)
@@ -413,10 +432,18 @@ def _rebuild_frame(tensors: Tensors, index: int, step: int, shape: tuple[int, ..
         pixels=_unpack(parts["images"], shape),
         epoch_pixels=_unpack(parts["epochs"], (variables, *shape)) if "epochs" in parts else None,
         permutations=permutations,
-        labels=check_array(parts["labels"], np.int32, shape[:1]).astype(np.int64),
+        labels=_labels_of(parts["labels"], shape[0], num_classes),
         score=Score(**scored, threshold=threshold) if scored else None,
         residuals=check_array(parts["residuals"], np.float32, shape[:1]) if "residuals" in parts else None,
+        reads=_labels_of(parts["reads"], shape[0], num_classes) if "reads" in parts else None,
     )
+
+
+def _labels_of(array: NDArray[Any], count: int, num_classes: int) -> NDArray[np.int64]:
+    labels = check_array(array, np.int32, (count,)).astype(np.int64)
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise CheckpointError(f"it has a class that is not one of {num_classes}.")
+    return labels
 
 
 def _rebuild_labels(tensors: Tensors, num_classes: int) -> dict[str, RecordedLabels]:

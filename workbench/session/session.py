@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -40,10 +40,16 @@ from workbench.session.history import STEERABLE, Outcome, SessionHistory, Steeri
 from workbench.session.moment import Moment, Snapshot
 from workbench.session.recording import Recording
 from workbench.training.model import Model
+from workbench.weights import Weights
 
 __all__ = ["AttackSession", "Outcome", "SessionHistory", "Snapshot", "SteeringEvent", "find_device"]
 
 Path = str | os.PathLike[str]
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits(model: Model, weights: Weights, inputs: Array) -> Array:
+    return model.apply(weights, inputs)
 
 
 class AttackSession:
@@ -255,7 +261,7 @@ class AttackSession:
         """[n, H, W, C] pixels to [n]: the class that the network, as the client trained it, sees in each image."""
         pixels = _check_pictures(np.clip(np.asarray(images, np.float32), 0, 1), self.observation)
         inputs = jnp.asarray(self.observation.normalization.normalize(pixels))
-        return np.asarray(self.model.apply(self.observation.client_weights, inputs)).argmax(-1)
+        return np.asarray(_logits(self.model, self.observation.client_weights, inputs)).argmax(-1)
 
     def reconstruction(self, snapshot: Snapshot | None = None) -> Reconstruction:
         """The current images, or those of a snapshot, matched and combined."""

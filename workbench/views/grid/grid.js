@@ -107,10 +107,14 @@ export function fit(count, width, height, cell) {
   return { scale: 1, columns: 1, cellWidth, cellHeight };
 }
 
-/** How high a sheet of pictures should be at most: seen without scrolling, or twice as large for a projector. */
+/** Whether pictures are twice as large, for a projector. */
+function isPresented(root) {
+  return root.closest(".wb-present") !== null;
+}
+
+/** How high a sheet of pictures should be at most: seen without scrolling, unless it is presented. */
 function tallest(root) {
-  const isPresented = root.closest(".wb-present") !== null;
-  return Math.max(580, 0.68 * window.innerHeight) * (isPresented ? 4 : 1);
+  return Math.max(580, 0.68 * window.innerHeight) * (isPresented(root) ? 4 : 1);
 }
 
 /** Round values for the marks of an axis. */
@@ -150,8 +154,8 @@ export class FrameStore {
     return this.frames.get(step);
   }
 
-  /** Keep a frame; pixels that an earlier one of the same step had stay. */
-  put(frame) {
+  /** Keep a frame; pixels that an earlier one of the same step had stay. Neither it nor the one at `shown` is dropped. */
+  put(frame, shown = null) {
     const before = this.frames.get(frame.step);
     if (before) {
       frame.pixels ??= before.pixels;
@@ -166,18 +170,22 @@ export class FrameStore {
     }
     this.frames.set(frame.step, frame);
     this.bytes += sizeOf(frame);
-    while (this.bytes > this.mostBytes && this.steps.length > 2) this.dropOne();
+    while (this.bytes > this.mostBytes && this.dropOne(frame.step, shown));
     return frame;
   }
 
-  /** Drop the frame whose neighbours are closest; the first and the newest stay. */
-  dropOne() {
-    let least = 1;
+  /** Drop the frame whose neighbours are closest; the first, the newest and these two stay. Whether there was one. */
+  dropOne(...staying) {
+    let least = null;
     const gap = (index) => this.steps[index + 1] - this.steps[index - 1];
-    for (let index = 2; index < this.steps.length - 1; index += 1) if (gap(index) < gap(least)) least = index;
+    for (let index = 1; index < this.steps.length - 1; index += 1) {
+      if (!staying.includes(this.steps[index]) && (least === null || gap(index) < gap(least))) least = index;
+    }
+    if (least === null) return false;
     const [step] = this.steps.splice(least, 1);
     this.bytes -= sizeOf(this.frames.get(step));
     this.frames.delete(step);
+    return true;
   }
 
   /** The latest frame at or before a step that passes a test. */
@@ -206,8 +214,8 @@ function sizeOf(frame) {
  * A source (an attack or a recording), its frames, and what a person does with them.
  *
  * Place i belongs to true image i; where the truth is not known, to reconstruction i. `pairs[i]` is the reconstruction
- * in place i, at every moment: a picture stays where it is from the first noise on. `places` is the order in which
- * places are shown, which changes only when a person sorts.
+ * in place i, at every moment. `places` is the order in which places are shown. A reconstruction stays where it is shown
+ * from the first noise on, until a person sorts: where another pairing becomes much better, the truths change places.
  */
 export class Player {
   constructor(host = {}) {
@@ -224,6 +232,7 @@ export class Player {
   /** Show another source from now on. */
   begin(source, truth) {
     this.stop();
+    clearTimeout(this.settling);
     this.source = source;
     this.truth = truth;
     this.store.clear();
@@ -275,13 +284,14 @@ export class Player {
     const step = this.shownStep;
     const exact = this.store.get(step);
     const isLacking = !exact?.pixels || (needsEpochs && exact.hasEpochs && !exact.epochs);
-    if (isLacking && this.moments.includes(step)) this.host.want?.(step, needsEpochs);
+    // The newest one comes by itself.
+    if (isLacking && !this.isFollowing && this.moments.includes(step)) this.host.want?.(step, needsEpochs);
     if (exact?.pixels && (!needsEpochs || exact.epochs || exact.sets === 1)) return exact;
     return this.store.latest(step, (one) => one.pixels && (!needsEpochs || one.epochs));
   }
 
   put(frame) {
-    const kept = this.store.put(frame);
+    const kept = this.store.put(frame, this.step);
     if (frame.step === this.newest) this.pair();
     this.changed();
     return kept;
@@ -296,7 +306,14 @@ export class Player {
     }
     const gain = () => mean(newest.psnr) - mean(this.qualities(newest));
     if (this.hasPairs && this.isRunning && gain() < PAIRING_GAIN) return;
+    const shown = this.places.map((place) => this.pairs[place]);
     this.pairs = [...newest.order];
+    if (this.hasPairs) {
+      // The reconstructions stay where they are, and the truth follows.
+      const placeOf = inverse(this.pairs);
+      this.places = shown.map((found) => placeOf[found]);
+      this.sort = "";
+    }
     this.hasPairs = true;
     this.version += 1;
   }
@@ -501,8 +518,12 @@ function chart({ title, x, y, xRange, yRange, isLog, lines, levels = [], cursor 
       if (isShown) path += `${isOn ? "L" : "M"}${atX(at).toFixed(1)} ${atY(value).toFixed(1)}`;
       isOn = isShown;
     });
-    svg.append(drawn("path", { d: path, class: `wbg-line wbg-line-${line.colour} ${line.kind ?? ""}` }));
-    if (line.points.length <= 40) {
+    const drawnLine = drawn("path", { d: path, class: `wbg-line wbg-line-${line.colour} ${line.kind ?? ""}` });
+    svg.append(drawnLine);
+    if (line.place !== undefined) {
+      drawnLine.dataset.place = line.place;
+      drawnLine.append(drawn("title", {}, `Image ${line.place + 1}`));
+    } else if (line.points.length <= 40) {
       for (const [at, value] of line.points.filter((point) => Number.isFinite(point[1]) && (!isLog || point[1] > 0))) {
         svg.append(drawn("circle", { cx: atX(at), cy: atY(value), r: 2.5, class: `wbg-dot wbg-line-${line.colour}` }));
       }
@@ -530,6 +551,16 @@ class View {
     // JupyterLab's shortcuts must not fire while a picture or a slider has the focus.
     root.dataset.lmSuppressShortcuts = "true";
     this.caption = element("p", { class: "wbg-caption" });
+    const placeAt = (event) => {
+      const place = event.target.closest("[data-place]")?.dataset.place;
+      return place === undefined ? null : Number(place);
+    };
+    root.addEventListener("pointerover", (event) => player.mark(placeAt(event)));
+    root.addEventListener("pointerleave", () => player.mark(null));
+    root.addEventListener("click", (event) => {
+      const place = placeAt(event);
+      if (place !== null) player.enlarge(player.enlarged === place ? null : place);
+    });
     this.listener = (what) => this.request(what);
     player.listeners.add(this.listener);
     this.observer = new ResizeObserver(() => this.request("size"));
@@ -600,20 +631,18 @@ class Places {
     this.player = player;
     this.buttons = player.places.map((_, place) => {
       const button = element("button", { type: "button", class: "wbg-place", tabindex: "-1", "data-place": place });
-      button.addEventListener("pointerenter", () => player.mark(place));
-      button.addEventListener("pointerleave", () => player.mark(null));
       button.addEventListener("focus", () => {
         player.mark(place);
         this.makeReachable(place);
       });
       button.addEventListener("blur", () => player.mark(null));
-      button.addEventListener("click", () => player.enlarge(player.enlarged === place ? null : place));
       button.addEventListener("keydown", (event) => this.walk(event, place));
       return button;
     });
     this.buttons[player.places[0]]?.setAttribute("tabindex", "0");
     parent.append(...this.buttons);
     this.columns = 1;
+    this.order = null; // of the places, where it is not that of the player
   }
 
   makeReachable(place) {
@@ -621,7 +650,7 @@ class Places {
   }
 
   walk(event, place) {
-    const { places } = this.player;
+    const places = this.order ?? this.player.places;
     const at = places.indexOf(place);
     const moves = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.columns, ArrowUp: -this.columns };
     if (event.key === "Escape") this.player.enlarge(null);
@@ -647,19 +676,25 @@ class Places {
 function describe(player, frame, place, values) {
   const found = player.pairs[place];
   const parts = [`Image ${place + 1}`];
-  const name = player.truth && player.showsTruth ? player.source.names[place] : frame.classes[found];
-  if (name) parts[0] += `, class ${name}`;
+  const label = player.truth && player.showsTruth ? player.source.names[place] : frame.classes[found];
+  if (label) parts[0] += `, class ${label}`;
   if (values) parts.push(`PSNR ${values[place].toFixed(1)} dB${values[place] > player.source.threshold ? ", recovered" : ""}`);
+  if (frame.reads) parts.push(`the network reads ${frame.reads[found]}`);
   const residual = frame.residuals?.[found];
   if (Number.isFinite(residual)) parts.push(`span residual ${residual.toFixed(2)}`);
-  return parts.join(": ").replace(": span", ", span");
+  const [name, ...facts] = parts;
+  return facts.length ? `${name}: ${facts.join(", ")}` : name;
 }
 
 /** One image large: truth, combined, error, and every epoch. */
 class Enlarged {
   constructor(player) {
     this.player = player;
-    this.root = element("section", { class: "wbg-enlarged", "aria-label": "The chosen image, enlarged", hidden: true });
+    this.text = element("span", {});
+    this.row = element("div", { class: "wbg-row" });
+    const close = element("button", { type: "button", class: "wbg-button", onclick: () => player.enlarge(null) }, "Close");
+    this.root = element("section", { class: "wbg-enlarged", "aria-label": "The chosen image, enlarged", hidden: true },
+      element("p", {}, this.text, close), this.row);
   }
 
   draw(frame) {
@@ -691,11 +726,9 @@ class Enlarged {
       add(`epoch ${epoch + 1}${quality}`, (one) => one.draw(frame.epochs, at));
     }
     const ssim = isCompared && frame.order?.[place] === found && frame.ssim ? `, SSIM ${frame.ssim[place].toFixed(2)}` : "";
-    const close = element("button", { type: "button", class: "wbg-button", onclick: () => player.enlarge(null) }, "Close");
-    this.root.replaceChildren(
-      element("p", {}, `${describe(player, frame, place, values)}${ssim}. Step ${frame.step}. `, close),
-      element("div", { class: "wbg-row" }, ...figures),
-    );
+    const blank = isCompared ? `; blank paper would have ${player.source.blank[place].toFixed(1)} dB` : "";
+    this.text.textContent = `${describe(player, frame, place, values)}${ssim}${blank}. Step ${frame.step}.`;
+    this.row.replaceChildren(...figures);
   }
 }
 
@@ -739,7 +772,7 @@ class ReconstructionView extends View {
     const values = isCompared ? player.qualities(frame) : null;
     const [height, width] = player.source.shape;
     const rows = isCompared ? 2 : 1;
-    const cell = (scale) => [Math.max(width * scale, 56) + 8, rows * (height * scale + 3) + 24];
+    const cell = (scale) => [Math.max(width * scale, 56) + 8, rows * (height * scale + 3) + 40];
     const most = tallest(this.root);
     const { scale, columns, cellWidth, cellHeight } = fit(player.places.length, this.root.clientWidth, most, cell);
     // A new size is no movement.
@@ -770,7 +803,7 @@ class ReconstructionView extends View {
       picture.canvas.classList.toggle("wbg-recovered", isRecovered);
       const text = this.texts[place];
       text.textContent = this.below(frame, place, values, isRecovered);
-      text.style.transform = `translate(${x}px, ${y + cellHeight - 19}px)`;
+      text.style.transform = `translate(${x}px, ${y + cellHeight - 35}px)`;
       text.style.width = `${cellWidth}px`;
       this.places.put(place, x, y, cellWidth, cellHeight, describe(player, frame, place, values));
     });
@@ -778,11 +811,15 @@ class ReconstructionView extends View {
   }
 
   below(frame, place, values, isRecovered) {
-    if (values) return `${isRecovered ? "✓ " : ""}${values[place].toFixed(1)} dB`;
     const found = this.player.pairs[place];
+    const read = frame.reads ? frame.reads[found] : "";
+    if (values) {
+      const ssim = frame.order?.[place] === found && frame.ssim ? frame.ssim[place].toFixed(2) : "";
+      return `${isRecovered ? "✓ " : ""}${values[place].toFixed(1)} dB\n${[ssim, read].filter(Boolean).join(" · ")}`;
+    }
     const confidence = frame.confidence?.[found];
     const judged = Number.isFinite(confidence) ? ` ${confidence.toFixed(2)}` : "";
-    return `${frame.classes[found]}${judged}`;
+    return `${frame.classes[found]}${judged}\n${read && `reads ${read}`}`;
   }
 
   text(frame, values) {
@@ -792,7 +829,8 @@ class ReconstructionView extends View {
       const pairs = frame.step === player.newest || !frame.order ? "" : ` Every picture stays in the place that it has at step ${player.newest}.`;
       return (
         `Step ${frame.step}. Truth above, reconstruction below: ${recovered} of ${values.length} recovered ` +
-        `(above ${player.source.threshold} dB, ✓), mean ${mean(values).toFixed(1)} dB.${pairs}`
+        `(above ${player.source.threshold} dB, ✓), mean ${mean(values).toFixed(1)} dB. ` +
+        `Below each: PSNR, and SSIM${frame.reads ? " · the class that the client's network reads in it" : ""}.${pairs}`
       );
     }
     const judged = frame.confidence?.every(Number.isFinite)
@@ -848,6 +886,7 @@ class EpochsView extends View {
     const most = tallest(this.root);
     let scale = 4;
     while (scale > 1 && (count * (width * scale + 4) > room || this.rows.length * (height * scale + 4) > most)) scale -= 1;
+    if (isPresented(this.root)) scale *= 2;
     const [stepX, stepY] = [width * scale + 4, height * scale + 4];
     if (this.scale !== scale) this.sheet.classList.add("wbg-still");
     this.scale = scale;
@@ -890,7 +929,9 @@ class EpochsView extends View {
     }
     const values = player.showsTruth ? player.qualities(frame) : null;
     player.places.forEach((place, column) => {
-      this.places.put(place, margin + column * stepX - 2, 0, stepX, this.rows.length * stepY + 4, describe(player, frame, place, values));
+      // As optimised, the pictures of a column are not of one image.
+      const rows = player.matched ? this.rows.length : first;
+      this.places.put(place, margin + column * stepX - 2, 0, stepX, rows * stepY + 4, describe(player, frame, place, values));
     });
     this.places.columns = count;
     // A changed style must reach the page before movements are shown again.
@@ -909,6 +950,7 @@ class MatchingView extends View {
     this.button = element("button", { type: "button", class: "wbg-button wbg-primary", onclick: () => this.toggle() }, "Match");
     this.slider = element("input", { type: "range", min: 2, max: 2, value: 2, "aria-label": "Epoch that is matched to epoch 1" });
     this.slider.addEventListener("input", () => {
+      cancelAnimationFrame(this.moving);
       this.progress = 0;
       player.set({ epoch: Number(this.slider.value) });
     });
@@ -976,6 +1018,7 @@ class MatchingView extends View {
     const room = this.root.clientWidth - 74;
     let scale = 4;
     while (scale > 1 && count * (width * scale + 6) > room) scale -= 1;
+    if (isPresented(this.root)) scale *= 2;
     this.geometry = { margin: 74, stepX: width * scale + 6, width: width * scale, height: height * scale, gap: 110 };
     const { stepX, gap } = this.geometry;
     this.sheet.classList.add("wbg-still");
@@ -1014,6 +1057,7 @@ class MatchingView extends View {
       this.places.put(place, 74 + top * stepX - 3, 0, stepX, height * scale + 8, label);
     });
     this.places.columns = count;
+    this.places.order = inverse(above).map((found) => placeOf[found]);
     this.names[0].textContent = "epoch 1";
     this.names[1].textContent = `epoch ${epoch + 1}`;
     this.arrange();
@@ -1250,12 +1294,15 @@ class LossView extends View {
   build() {
     this.formula = element("p", { class: "wbg-formula" });
     this.charts = element("div", { class: "wbg-charts" });
-    this.root.append(this.formula, this.charts, this.caption);
+    this.enlarged = new Enlarged(this.player);
+    this.root.append(this.formula, this.charts, this.caption, this.enlarged.root);
   }
 
   draw() {
     const { player } = this;
     const { history } = player;
+    if (player.enlarged !== null) this.enlarged.draw(player.frame());
+    else this.enlarged.root.hidden = true;
     if (!history || !history.loss.length) {
       this.formula.textContent = "";
       this.charts.replaceChildren();
@@ -1287,9 +1334,10 @@ class LossView extends View {
     ];
     const scored = player.truth && player.showsTruth ? player.store.steps.map((step) => player.store.get(step)).filter((one) => one.psnr) : [];
     if (scored.length) {
-      const lines = [{ colour: 3, kind: "wbg-hidden", points: scored.map((one) => [one.step, mean(one.psnr)]) }];
-      const chosen = player.enlarged;
-      if (chosen !== null) lines.push({ colour: 4, points: scored.map((one) => [one.step, one.psnr[chosen]]) });
+      const each = identity(player.source.numImages).map((place) => ({
+        place, colour: 4, kind: "wbg-each", points: scored.map((one) => [one.step, one.psnr[place]]),
+      }));
+      const lines = [...each, { colour: 3, kind: "wbg-hidden", points: scored.map((one) => [one.step, mean(one.psnr)]) }];
       charts.push(
         chart({
           title: "True PSNR, which the attacker cannot see", x: "step", y: "mean PSNR (dB)", xRange, yRange: AXIS, width, height: 190, cursor, lines,
@@ -1304,9 +1352,9 @@ class LossView extends View {
     const last = history.steering.at(-1);
     const steering = !last
       ? "Nothing was steered."
-      : `${history.numSteered} steering ${history.numSteered === 1 ? "event" : "events"}, the last at step ${last.step}: ${last.text}.`;
+      : `${history.numSteered} steering ${history.numSteered === 1 ? "event" : "events"}, the last acting from step ${last.step + 1} on: ${last.text}.`;
     const warm = history.warmSteps > 0 ? ` The first ${history.warmSteps} steps are a warm start with a different loss.` : "";
-    const chosen = player.enlarged !== null && scored.length ? ` The thin line is image ${player.enlarged + 1}.` : "";
+    const chosen = scored.length ? " A thin line is one image; point at it to find it in every view." : "";
     this.caption.textContent =
       `Loss ${short(history.loss[0])} at the first step, ${short(history.loss.at(-1))} at step ${history.numSteps}. ` +
       `The cursor is at step ${player.shownStep}. ${steering}${warm}${chosen}`;
@@ -1338,7 +1386,8 @@ class TimelineView extends View {
     this.slider.value = at;
     this.button.textContent = player.isPlaying ? "⏸ Stop playing" : "▶ Play";
     this.button.disabled = last < 1;
-    const { newest } = player;
+    // Where the visible tab needs no pictures, the page has none of the newest moment.
+    const newest = Math.max(player.newest, this.steps.at(-1) ?? 0);
     const text = player.isFollowing ? `step ${newest}, ${player.source.isRecording ? "the end" : "the newest"}` : `step ${player.shownStep} of ${newest}`;
     this.text.textContent = text;
     this.slider.setAttribute("aria-valuetext", text);
@@ -1372,6 +1421,7 @@ function withBuffers(content, buffers) {
 
 function connect(model) {
   let asked = { name: "", at: -Infinity };
+  let waiting;
   const player = new Player({
     look: (step) => model.send({ kind: "look", step }),
     // At most five a second, and the same one again after a while: a busy kernel answers the last one only.
@@ -1379,7 +1429,10 @@ function connect(model) {
       const name = `${player.source.key} ${step} ${epochs}`;
       const now = performance.now();
       if (now - asked.at < (name === asked.name ? 1000 : 200)) {
-        setTimeout(() => player.changed(), 1000);
+        waiting ??= setTimeout(() => {
+          waiting = undefined;
+          player.changed();
+        }, 1000);
         return;
       }
       asked = { name, at: now };
@@ -1468,7 +1521,8 @@ export async function playPage(id) {
   const root = document.getElementById(`${id}-player`);
   const player = new Player();
   player.begin(data.source, data.truth ? await inflate(data.truth) : null);
-  for (const frame of data.frames) {
+  // The newest first: it pairs pictures with the truth, and every picture stays in its place.
+  for (const frame of data.frames.toReversed()) {
     const [pixels, epochs] = [await inflate(frame.pixels), frame.epochs ? await inflate(frame.epochs) : null];
     player.put({ ...frame, pixels, epochs });
   }

@@ -39,13 +39,14 @@ def describe_source(source: AttackSession | Recording, truth: Truth, key: str) -
         "names": [truth.class_names[label] for label in truth.labels] if truth else None,
         "threshold": truth.psnr_threshold if truth else None,
         "levels": _levels(source, truth) if truth else None,
+        "blank": _rounded(reference_levels(truth)["blank"]) if truth else None,
         "spanText": "" if isinstance(source.spectrum, Spectrum) else source.spectrum,
     }
 
 
 def _levels(source: AttackSession | Recording, truth: Truth) -> dict[str, float]:
     """The mean PSNR in dB of what shows nothing of the client: the noise at the start, and `reference_levels`."""
-    levels = reference_levels(truth)
+    levels = {name: float(values.mean()) for name, values in reference_levels(truth).items()}
     if 0 in source.history.snapshot_steps:
         start = source.reconstruction_at(0)
         # That of a recording was computed before its pixels were rounded and clipped.
@@ -68,13 +69,18 @@ def describe_frame(frame: Frame, truth: Truth) -> dict[str, Any]:
         "sets": len(frame.permutations),
         "hasEpochs": frame.epoch_pixels is not None and len(frame.permutations) > 1,
         "permutations": frame.permutations.tolist(),
-        "classes": [names[label] if names else f"class {label}" for label in frame.labels],
+        "classes": [_class_name(names, label) for label in frame.labels],
         "order": None if quality is None else quality.order.tolist(),
         "psnr": None if quality is None else _rounded(quality.psnr),
         "ssim": None if quality is None else _rounded(quality.ssim),
         "residuals": None if residuals is None else _rounded(residuals),
         "confidence": None if confidence is None else _rounded(confidence),
+        "reads": None if frame.reads is None else [_class_name(names, label) for label in frame.reads],
     }
+
+
+def _class_name(names: Sequence[str] | None, label: int) -> str:
+    return names[label] if names else f"class {label}"
 
 
 def describe_history(history: SessionHistory, warm_start_steps: int) -> dict[str, Any]:

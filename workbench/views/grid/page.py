@@ -15,6 +15,7 @@ from workbench.data import Truth
 from workbench.files.writing import write_atomically
 from workbench.session import Recording
 from workbench.views.grid import packets
+from workbench.views.legend import legend
 
 __all__ = ["page_html", "player", "player_script", "player_style", "security_policy", "write_page"]
 
@@ -55,6 +56,7 @@ def page_html(recording: Recording, title: str = "") -> str:
         style=player_style(),
         page_style=_PAGE_STYLE,
         facts=listed,
+        legend=escape(legend(Truth.of(recording.truth))),
         player=player(recording, "recording"),
         script=player_script(["recording"]),
     )
@@ -150,6 +152,7 @@ _PAGE = """<!DOCTYPE html>
 them, beginning with noise. Move the timeline, point at a picture to find it in every view, or choose it to enlarge
 it.</p>
 <dl>{facts}</dl>
+<details><summary>What PSNR, SSIM and recovered mean here</summary><p>{legend}</p></details>
 </header>
 <main>
 {player}

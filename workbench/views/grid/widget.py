@@ -21,6 +21,8 @@ BYTES_PER_SECOND = 1e6
 # Earlier moments are sent while an attack runs too, but their images have to be computed.
 _EARLIER_SECONDS = 1.0
 _HISTORY_SECONDS = 0.5
+# Messages of the page have to wait for as long.
+_PAINT_SECONDS = 0.1
 
 _DARK = ('[data-jp-theme-light="false"] .wb-panel',)
 _keys = itertools.count()
@@ -114,8 +116,9 @@ class Grid(anywidget.AnyWidget):
             if not needed:
                 return False
             missing = self._missing(steps, newest, needed, is_running=is_running)
+            pause_at = time.monotonic() + _PAINT_SECONDS
             for step in missing:
-                if time.monotonic() < self._free_at:
+                if not self._free_at <= time.monotonic() <= pause_at:
                     return True
                 self._send_frame(source, step, needed, snapshot if step == newest else None)
             return is_running
@@ -209,4 +212,4 @@ def _frame(
     if isinstance(source, Recording):
         return source.reconstruction_at(step)
     found = source.reconstruction_at(step) if snapshot is None else source.reconstruction(snapshot)
-    return frame_of(step, found, truth, has_residuals=has_residuals)
+    return frame_of(step, found, truth, source.read, has_residuals=has_residuals)

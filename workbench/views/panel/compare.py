@@ -12,8 +12,9 @@ from workbench.views import render
 from workbench.views.figures import lines_figure
 from workbench.views.panel.comparison import Attacks, Compared
 from workbench.views.panel.controls import CLIENT
-from workbench.views.panel.shell import answer_sender
+from workbench.views.panel.shell import Shell, answer_sender
 from workbench.views.panel.status import State
+from workbench.views.panel.tabs import DescribedImage
 from workbench.views.panel.worker import DRAWING, Painter
 
 __all__ = ["ComparePanel"]
@@ -50,7 +51,8 @@ class ComparePanel(widgets.VBox):  # type: ignore[misc]
         side = {"flex": "1 1 0", "min_width": "0"}
         sides = [widgets.VBox([self._heading(index), panel], layout=side) for index, panel in enumerate(self.panels)]
         self.sides = widgets.HBox(sides, layout={"grid_gap": "24px"})
-        super().__init__([buttons, self.together, self.sides])
+        super().__init__([Shell(), buttons, self.together, self.sides])
+        self.add_class("wb-compare")
         answer_sender(self)
         self.together.request()
 
@@ -139,7 +141,10 @@ class Together(widgets.VBox):  # type: ignore[misc]
             layout={"flex": "1 1 260px"},
         )
         self.timeline.observe(self._moved, "value")
-        self.sheet, self.curves = (widgets.Image(format="png", layout={"max_width": "100%"}) for _ in range(2))
+        self.sheet, self.curves = (DescribedImage(format="png", layout={"max_width": "100%"}) for _ in range(2))
+        self.sheet.tooltip = "The truth, a row for each attack, and how far apart the two are"
+        self.curves.tooltip = "The mean PSNR of both attacks over the steps"
+        self.curves.add_class("wb-figure")
         self.caption = widgets.HTML("The attacks are being built …")
         self._painter = Painter(self._paint, _PER_SECOND, lambda message: self._say(message.text))
         row = widgets.HBox([self.sheet, self.curves], layout={"flex_flow": "row wrap", "grid_gap": "16px"})

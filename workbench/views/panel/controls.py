@@ -86,6 +86,13 @@ class Controls:
         )
         return widgets.VBox([self.sections, self.derived, steering])
 
+    def weights(self) -> Any:
+        """The sliders of the loss terms' weights once more, to stand beside the loss."""
+        names = [name for name in STEERED if name.endswith("_weight")]
+        box = {"width": "300px"}
+        sliders = [widgets.HBox([self.fields[name]], layout=box) for name in names]
+        return widgets.HBox(sliders, layout={"flex_flow": "row wrap", "grid_gap": "0 16px"}).add_class("wb-weights")
+
     # Reading
 
     def __getitem__(self, name: str) -> Any:
@@ -176,9 +183,11 @@ class Controls:
             for name in STEERED:
                 if name in values and self[name] != values[name]:
                     slider = self.fields[name]
-                    # A value that is none of its stops becomes one.
-                    slider.options = _stops([values[name], *(stop for _, stop in slider.options)])
-                    slider.value = values[name]
+                    # In one message: new stops alone leave it without a value, which the page cannot show.
+                    with slider.hold_sync():
+                        # A value that is none of its stops becomes one.
+                        slider.options = _stops([values[name], *(stop for _, stop in slider.options)])
+                        slider.value = values[name]
 
     def show_values(self, values: Mapping[str, Any]) -> None:
         """Set those of the controls that are named."""

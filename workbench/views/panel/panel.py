@@ -16,11 +16,11 @@ from workbench.data import ClientData, Truth
 from workbench.errors import ConfigError, shown
 from workbench.session import AttackSession, Recording, SessionRunner, Snapshot
 from workbench.views.grid.widget import Grid
+from workbench.views.legend import legend
 from workbench.views.panel.compare import ComparePanel
 from workbench.views.panel.controller import Controller, View
 from workbench.views.panel.controls import Controls
 from workbench.views.panel.files import EXPORTS
-from workbench.views.panel.legend import legend
 from workbench.views.panel.scenarios import SCENARIOS, Scenario
 from workbench.views.panel.shell import Shell, answer_sender
 from workbench.views.panel.status import Command, State, pace_text, refusals, run_label, status_of
@@ -35,7 +35,7 @@ CURVE_SECONDS = 0.5
 # JupyterLab's variables for colours.
 _STYLE = """<style>
 .wb-panel { color: var(--jp-ui-font-color1, #1f2328); }
-[data-jp-theme-light="false"] .wb-panel .wb-figure { filter: invert(0.93) hue-rotate(180deg); }
+[data-jp-theme-light="false"] :is(.wb-panel, .wb-compare) .wb-figure { filter: invert(0.93) hue-rotate(180deg); }
 .wb-panel .widget-image { height: auto; object-fit: contain; align-self: flex-start; }
 .wb-panel .wb-note { color: var(--jp-ui-font-color2, #57606a); line-height: 1.4; }
 .wb-panel .wb-note .widget-html-content { white-space: normal; line-height: 1.4; font-size: 13px; }
@@ -155,7 +155,7 @@ class AttackPanel(widgets.VBox):  # type: ignore[misc]
         timeline.add_class("wb-view-timeline")
         row = {"align_items": "center", "flex_flow": "row wrap"}
         self.timeline = widgets.HBox([timeline, self.rewind_button], layout=row)
-        tabs = make_tabs(self.grid)
+        tabs = make_tabs(self.grid, self.controls.weights())
         self.tabs: list[Tab] = list(tabs.values())
         self.views = widgets.Tab(self.tabs, titles=tuple(tabs))
         self.views.observe(lambda _: self._tab_chosen(), "selected_index")

@@ -1,4 +1,4 @@
-"""What a panel needs from the page itself, beyond what ipywidgets offers: keys that stay inside, and names to speak."""
+"""What a panel needs beyond what ipywidgets offers: keys that stay inside, names to speak, tabs of one height."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ __all__ = ["Shell", "answer_sender"]
 
 # JupyterLab handles keys that reach the document: without this, "b" on a button would insert a cell. Those with Ctrl or
 # Command still reach it, to save for instance. The handle of a slider of ipywidgets has neither the name nor the text
-# that stand beside it.
+# that stand beside it. All tabs are as high as the highest that was seen, or the page would jump when one is chosen.
 _SCRIPT = """
 function dress(panel) {
   for (const handle of panel.querySelectorAll(".noUi-handle")) {
@@ -21,26 +21,40 @@ function dress(panel) {
   }
 }
 
+function level(contents, seen) {
+  const width = contents.offsetWidth;
+  if (!width) return;
+  if (width !== seen.width) Object.assign(seen, { width, height: 0 });
+  contents.style.minHeight = seen.height ? `${seen.height}px` : "";
+  seen.height = Math.max(seen.height, contents.offsetHeight);
+  contents.style.minHeight = `${seen.height}px`;
+}
+
 function keep(event) {
   if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
 }
 
 function render({ el }) {
   let due = 0, kept = null;
+  const seen = { width: 0, height: 0 };
+  const sizes = new ResizeObserver(([entry]) => level(entry.target, seen));
   const observer = new MutationObserver(() => {
     due ||= requestAnimationFrame(() => { due = 0; dress(kept); });
   });
   const begin = () => {
-    kept = el.closest(".wb-panel");
+    kept = el.closest(".wb-panel, .wb-compare");
     due = kept ? 0 : requestAnimationFrame(begin);
     if (!kept) return;
     kept.addEventListener("keydown", keep);
     dress(kept);
     observer.observe(kept, { childList: true, subtree: true, characterData: true });
+    const contents = kept.querySelector(".widget-tab-contents");
+    if (contents && kept.matches(".wb-panel")) sizes.observe(contents);
   };
   begin();
   return () => {
     observer.disconnect();
+    sizes.disconnect();
     cancelAnimationFrame(due);
     kept?.removeEventListener("keydown", keep);
   };

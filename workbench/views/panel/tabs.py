@@ -16,7 +16,7 @@ from workbench.views.panel.worker import DRAWING
 from workbench.views.report import server_view
 from workbench.views.scene import Scene
 
-__all__ = ["FigureTab", "LabelsTab", "Tab", "make_tabs"]
+__all__ = ["DescribedImage", "FigureTab", "LabelsTab", "Tab", "make_tabs"]
 
 # Figures are drawn for light pages; the panel's style inverts them for dark ones.
 _FIGURE_DPI = 144
@@ -25,7 +25,7 @@ _MOST_COLUMNS = 12
 _DENSITY = 2
 
 
-class _Image(widgets.Image):  # type: ignore[misc]
+class DescribedImage(widgets.Image):  # type: ignore[misc]
     """An image whose tooltip works: ipywidgets looks for a description first, which its own image does not have.
 
     A screen reader reads the tooltip.
@@ -59,10 +59,13 @@ class GridTab(Tab):
         view: its name in the grid's script.
         needs: as in `Tab`.
         export: draws the picture to export from a moment.
+        above: widgets above it.
     """
 
-    def __init__(self, grid: Grid, view: str, needs: frozenset[str], export: Callable[[Scene], bytes | None]) -> None:
-        super().__init__([grid])
+    def __init__(
+        self, grid: Grid, view: str, needs: frozenset[str], export: Callable[[Scene], bytes | None], *above: Any
+    ) -> None:
+        super().__init__([*above, grid])
         self.add_class(f"wb-view-{view}")
         self.needs, self._export = needs, export
 
@@ -114,7 +117,9 @@ class FigureTab(Tab):
     """A figure that matplotlib draws, with its caption."""
 
     def __init__(self, *below: Any) -> None:
-        self.image = _Image(format="png", layout={"max_width": "100%", "display": "none"}).add_class("wb-figure")
+        self.image = DescribedImage(format="png", layout={"max_width": "100%", "display": "none"}).add_class(
+            "wb-figure"
+        )
         self.caption = widgets.HTML().add_class("wb-note")
         super().__init__([self.image, self.caption, *below])
 
@@ -175,8 +180,8 @@ class AttackerTab(FigureTab):
         self.show_text("The server has the update alone; it has to guess everything in the last list.")
 
 
-def make_tabs(grid: Grid) -> dict[str, Tab]:
-    """The tabs by their titles, in order."""
+def make_tabs(grid: Grid, weights: Any) -> dict[str, Tab]:
+    """The tabs by their titles, in order; ``weights`` are the controls that stand above the loss."""
     pictures, epochs = frozenset({"pixels"}), frozenset({"pixels", "epochs"})
     return {
         "Reconstruction": GridTab(grid, "reconstruction", pictures, _reconstruction_png),
@@ -185,6 +190,6 @@ def make_tabs(grid: Grid) -> dict[str, Tab]:
         "Averaging": GridTab(grid, "averaging", epochs, _averaging_png),
         "Labels": LabelsTab(),
         "Span": SpanTab(),
-        "Loss": GridTab(grid, "loss", frozenset({"score", "history"}), _loss_png),
+        "Loss": GridTab(grid, "loss", frozenset({"score", "history"}), _loss_png, weights),
         "Attacker's view": AttackerTab(),
     }

@@ -22,6 +22,7 @@ def legend(truth: Truth) -> str:
     levels = reference_levels(truth)
     return (
         f"{_PSNR} An image above {truth.psnr_threshold:g} dB counts as recovered. On these images, a blank picture "
-        f"would have {levels['blank']:.1f} dB and the mean of all true images {levels['mean']:.1f} dB: an image little "
-        "above these shows little."
+        f"would have {levels['blank'].mean():.1f} dB in the mean and the mean of all true images "
+        f"{levels['mean'].mean():.1f} dB: an image little above these shows little. Beside the SSIM stands the class "
+        "that the client's network reads in the image."
     )
