@@ -4,11 +4,13 @@ import re
 
 import nbformat
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from lab_page import SECONDS, LabPage
 from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import expect
 
 CELLS = ("import workbench as wb", "wb.AttackPanel()")
+TABS = ["Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Span", "Loss", "Attacker's view"]
 LOST = "The kernel of this panel is gone"
 
 
@@ -53,13 +55,39 @@ def test_the_lesson_is_ready_to_be_shown(page, server):
 
     lab.button("Run").click()
     lab.wait_status("Finished: 180 of 180 steps", 240)
-    picture = lab.pictures.first
-    usual = width_of(picture)
-    lab.button("Present").click()
-    expect(settings).to_be_hidden()
-    assert width_of(picture) > 1.3 * usual, "pictures are hardly larger"
-    lab.button("Present").click()
-    expect(settings).to_be_visible()
+    faults = Axe().run(page, context=".wb-panel").response["violations"]
+    assert [fault["nodes"][0]["html"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
+    for tab in ("Matching", "Epochs", "Reconstruction"):
+        lab.choose_tab(tab)
+        picture = lab.panel.locator(".widget-tab-contents canvas:visible").first
+        usual = width_of(picture)
+        lab.button("Present").click()
+        expect(settings).to_be_hidden()
+        page.wait_for_timeout(SECONDS / 2)
+        assert width_of(picture) >= 2 * usual, f"{tab}: pictures are not twice as large"
+        lab.button("Present").click()
+        expect(settings).to_be_visible()
+
+    # All tabs are as high as the highest, which was seen in the first round.
+    contents = lab.panel.locator(".widget-tab-contents")
+    heights = []
+    for tab in [*TABS, *TABS]:
+        lab.choose_tab(tab)
+        expect(lab.caption).not_to_contain_text("being estimated", timeout=60 * SECONDS)
+        page.wait_for_timeout(SECONDS / 2)
+        heights.append(contents.bounding_box()["height"])
+    assert len(set(heights[len(TABS) :])) == 1, f"tabs jump: {heights}"
+
+    # A wide page is used, and nothing is wider than its place.
+    lab.choose_tab("Reconstruction")
+    widths = []
+    for width in (1280, 1440, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(SECONDS / 2)
+        widths.append(width_of(lab.pictures.first))
+        assert lab.panel.evaluate("(one) => one.scrollWidth <= one.clientWidth"), f"too wide at {width} pixels"
+    assert widths == sorted(widths), widths
+    assert widths[-1] > widths[0], "a wide page shows no larger pictures"
 
     # On a narrow page, pictures come first and settings are in a drawer.
     expect(lab.button("Settings")).to_be_hidden()

@@ -246,6 +246,11 @@ def test_the_demo_of_table_1_prints_the_table_in_minutes(tmp_path):
     lines = [line for line in shown.stdout.splitlines() if re.match(r"[14]x[48]x16 ", line)]
     assert len(lines) == 3 * 7, shown.stdout
     assert all(re.search(r" 2/2 .*\d ± \d", line) for line in lines), shown.stdout
+    ours, one_gradient = (
+        [float(line.split("±")[0].split()[-1]) for line in lines if f" {method} " in line and line.startswith("4x")]
+        for method in ("ours_prior", "fedsgd")
+    )
+    assert sum(ours) > sum(one_gradient), f"the ranking is upside down:\n{shown.stdout}"
     # Processor time: what else the machine does must not count.
     took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert took < 360, f"it took {took:.0f} s of one core"

@@ -12,6 +12,8 @@ const ASK_MILLISECONDS = 1500;
 const PAIRING_GAIN = 0.3;
 const PSNR_CAP = 100;
 const AXIS = [0, 40];
+// Seven terms and six colours: a consensus and a custom term hardly ever meet. Others have the colour of their place.
+const TERM_COLOURS = { consensus: 6, custom: 6, span: 5 };
 
 // ---------------------------------------------------------------------------------------------------------------
 // Pure functions on pixels and permutations. Pixels are bytes; `size` is the number of bytes of an image.
@@ -1309,7 +1311,9 @@ class LossView extends View {
       this.caption.textContent = "There are no steps yet.";
       return;
     }
-    const terms = history.terms.map((term, index) => ({ ...term, colour: (index + 1) % 7 })).filter((term) => term.values.some((value) => value > 0));
+    const terms = history.terms
+      .map((term, index) => ({ ...term, colour: TERM_COLOURS[term.name] ?? index + 1 }))
+      .filter((term) => term.values.some((value) => value > 0));
     const cursor = Math.min(player.shownStep, history.numSteps);
     // The loss is measured before a step, so after the last step there is only that of the step before.
     const at = Math.max(0, history.steps.findLastIndex((step) => step <= cursor));
@@ -1321,7 +1325,7 @@ class LossView extends View {
       element("span", { class: "wbg-term" }, swatch(0, "wbg-thick"), " loss ", element("b", {}, short(history.loss[at]))), ...sum);
     const positive = [history.loss, ...terms.map((term) => term.values)].flat().filter((value) => value > 0 && Number.isFinite(value));
     const xRange = [0, Math.max(1, history.numSteps)];
-    const width = Math.min(this.root.clientWidth, 1100);
+    const width = Math.min(this.root.clientWidth, 1500);
     const points = (values) => history.steps.map((step, index) => [step, values[index]]);
     const marks = history.steering.length <= 8 ? history.steering.map((event) => ({ at: event.step, name: event.text })) : [];
     if (history.warmSteps > 0) marks.push({ at: Math.min(history.warmSteps, xRange[1]), name: "warm start ends" });

@@ -138,7 +138,7 @@ class Together(widgets.VBox):  # type: ignore[misc]
             description="Timeline",
             readout=False,
             tooltip="Earlier moments of both; the right end follows the newest",
-            layout={"flex": "1 1 260px"},
+            layout={"width": "min(100%, 640px)"},
         )
         self.timeline.observe(self._moved, "value")
         self.sheet, self.curves = (DescribedImage(format="png", layout={"max_width": "100%"}) for _ in range(2))

@@ -53,8 +53,8 @@ _STYLE = """<style>
 .wb-panel .p-Collapse-contents, .wb-panel .jupyter-widget-Collapse-contents { padding: 4px 8px; }
 .wb-panel .jupyter-widget-Collapse-header { padding: 4px 8px; }
 .wb-panel { container-type: inline-size; position: relative; width: 100%; }
-.wb-panel .wb-row { flex-flow: row wrap; position: relative; padding-right: 24px; overflow: visible; }
-.wb-panel .wb-row > .widget-html { flex: 1 1 100%; margin: 0; height: auto; min-height: 0; }
+.wb-panel .wb-row { display: grid; grid-template-columns: minmax(0, 1fr) 24px; position: relative; overflow: visible; }
+.wb-panel .wb-row > .widget-html { grid-column: 1 / 3; margin: 0; height: auto; min-height: 0; }
 .wb-panel .wb-row .widget-html-content { line-height: 1.4; white-space: normal; min-height: 0; }
 .wb-panel .wb-help { color: var(--jp-ui-font-color2, #57606a); font-size: 13px; }
 .wb-panel .wb-help summary { list-style: none; cursor: pointer; position: absolute; right: 2px; top: 6px;
