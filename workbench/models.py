@@ -41,6 +41,8 @@ __all__ = [
     "mlp",
 ]
 
+_LARGEST_IMAGE = 2**24  # numbers; a file may claim any size
+
 
 def _initial_weights(layers: tuple[Layer, ...], seed: int = 0) -> Weights:
     """LeCun normal kernels and zero biases, drawn on the host to avoid a compilation."""
@@ -191,7 +193,7 @@ def from_torch_export(path: str | os.PathLike[str], image_shape: tuple[int, int,
         apply=graph.logits,
         features=graph.features,
         dense_inputs=graph.dense_inputs if graph.dense_layers else None,
-        train=graph.train if graph.has_batch_statistics else None,
+        train=graph.train if graph.has_statistics else None,
         has_dropout=graph.has_dropout,
         state_names=graph.state_names,
     )
@@ -202,7 +204,11 @@ def _exported_shape(sizes: list[int | None], given: tuple[int, int, int] | None)
     if len(sizes) != 4:
         raise DataError(f"takes inputs with {len(sizes)} dimensions; expected images [M, C, H, W].")
     exported = (*sizes[2:], sizes[1])
-    shape = check_image_shape(exported if given is None and None not in exported else given)
+    if given is None and None in exported:
+        raise DataError(f"leaves the size of images free, {exported}: pass image_shape=(height, width, channels).")
+    shape = check_image_shape(exported if given is None else given)
+    if math.prod(shape) > _LARGEST_IMAGE:
+        raise DataError(f"takes images of {shape}, more than {_LARGEST_IMAGE} numbers each.")
     if any(size not in (None, here) for size, here in zip(exported, shape, strict=True)):
         raise DataError(f"takes images of {exported}; image_shape = {shape} is another one.")
     return shape

@@ -169,6 +169,8 @@ def test_beliefs_are_the_ways_to_make_the_observed_steps():
         for belief in beliefs(num_images, local_steps):
             assert belief.epochs * -(-num_images // belief.batch_size) == local_steps
     assert (5, 5) in [belief[:2] for belief in beliefs(50, 50)]
+    # 7 images in batches of 3 without the ragged last one: 2 steps an epoch.
+    assert (2, 3) in [belief[:2] for belief in beliefs(7, 4, drop_last=True)]
 
 
 def test_the_search_for_epochs_ranks_by_the_visible_loss():

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import workbench as wb
+from workbench.data.dataset import Normalization
 
 FILES = Path(__file__).parent.parent / "files" / "torch"
 TRAINING = wb.ClientConfig(epochs=2, batch_size=3, learning_rate=0.1)
@@ -168,6 +169,62 @@ def test_a_client_that_trained_in_another_mode_than_the_export_is_noticed():
     model = wb.models.from_torch_export(FILES / "resnet_batch_norm_eval.pt2")
     with pytest.raises(wb.DataError, match=r"after has another .*running_mean than before, .* call model\.train\(\)"):
         observe(model, state_dict(model), state_dict(model, 2.0))
+
+
+def test_an_optimiser_does_not_move_frozen_statistics():
+    model = wb.models.from_torch_export(FILES / "resnet_batch_norm_eval.pt2")
+    images = np.random.default_rng(0).random((4, *model.image_shape), np.float32)
+    channels, names = model.image_shape[-1], tuple(str(label) for label in range(model.num_classes))
+    normalization = Normalization((0.5,) * channels, (0.5,) * channels)
+    client = wb.ClientData(images, np.arange(4) % model.num_classes, names, normalization)
+    for options in ({"weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1}):
+        training = wb.ClientConfig(epochs=1, batch_size=2, learning_rate=0.1, **options)
+        seen = wb.client_update(model, model.init(), client, training)
+        assert not model.mixes_images
+        for layer, name in model.statistics:
+            np.testing.assert_array_equal(seen.client_weights[layer][name], seen.server_weights[layer][name])
+        moved = {name for arrays in model.trained(seen.gradient_sum).values() for name in arrays}
+        assert not any(name.startswith("running") for name in moved), moved
+
+
+def test_arrays_that_numpy_numbered_have_the_order_of_the_state_dict(lenet, tmp_path):
+    np.savez(tmp_path / "before.npz", *state_dict(lenet).values())
+    np.savez(tmp_path / "after.npz", *state_dict(lenet, 2.0).values())
+    assert_update(lenet, observe(lenet, tmp_path / "before.npz", tmp_path / "after.npz"))
+
+
+def test_a_wrapper_is_removed_only_where_the_network_has_no_such_name():
+    def model_with(prefix):
+        return wb.models.Model(
+            name="wrapped",
+            image_shape=(2, 2, 1),
+            num_classes=2,
+            layer_names=(f"{prefix}last",),
+            init=lambda seed=0: {f"{prefix}last": {"kernel": np.ones((4, 2), np.float32)}},
+            apply=lambda weights, x: x.reshape(len(x), -1) @ weights[f"{prefix}last"]["kernel"],
+            features=lambda weights, x: x.reshape(len(x), -1),
+        )
+
+    for prefix in ("", "module."):
+        model = model_with(prefix)
+        seen = observe(model, {"module.last.weight": np.ones((2, 4))}, {"module.last.weight": np.zeros((2, 4))})
+        assert seen.client_weights[f"{prefix}last"]["kernel"].shape == (4, 2)
+
+
+def test_an_unknown_flatten_order_is_said():
+    def apply(weights, x):
+        maps = jax.lax.conv(x.transpose(0, 3, 1, 2), weights["conv"]["kernel"].transpose(3, 2, 0, 1), (1, 1), "SAME")
+        return maps.transpose(0, 2, 3, 1).reshape(len(x), -1) @ weights["last"]["kernel"]
+
+    def features(weights, x):
+        maps = jax.lax.conv(x.transpose(0, 3, 1, 2), weights["conv"]["kernel"].transpose(3, 2, 0, 1), (1, 1), "SAME")
+        return maps.transpose(0, 2, 3, 1).reshape(len(x), -1)
+
+    weights = {"conv": {"kernel": np.ones((3, 3, 1, 2), np.float32)}, "last": {"kernel": np.ones((32, 2), np.float32)}}
+    model = wb.models.Model("flat", (4, 4, 1), 2, ("conv", "last"), lambda seed=0: weights, apply, features)
+    sent = {"conv.weight": np.ones((2, 1, 3, 3)), "last.weight": np.ones((2, 32))}
+    with pytest.warns(UserWarning, match="last/kernel of flat gets its inputs in torch's order"):
+        observe(model, sent, {name: 2 * array for name, array in sent.items()})
 
 
 def in_torchs_layout(model, weights):

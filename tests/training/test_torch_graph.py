@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench.files import torch_export
 from workbench.files.torch_export import read_torch_export
 from workbench.training.sgd import batch_gradient
 from workbench.training.torch_graph import TorchGraph
@@ -173,6 +174,41 @@ def test_a_damaged_or_hostile_archive_gets_one_sentence(tmp_path, changes, says)
         wb.models.from_torch_export(rewritten(tmp_path, **changes))
     assert "changed.pt2" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_many_names_of_one_entry_are_refused_before_they_are_copied(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_export, "_LARGEST_ARCHIVE", 10**6)
+
+    def repeat(tree):
+        tree["config"] |= {f"copy{number}": tree["config"]["fc1.weight"] for number in range(10_000)}
+
+    with pytest.raises(wb.DataError, match="lists arrays of more than 1000000 bytes"):
+        wb.models.from_torch_export(rewritten(tmp_path, model_weights_config=in_json(repeat)))
+
+
+def test_an_archive_of_too_many_entries_or_bytes_is_refused(monkeypatch):
+    for limit in ("_MOST_ENTRIES", "_LARGEST_ARCHIVE"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(wb.DataError, match=r"has more than \d+ entries or \d+ bytes"),
+        ):
+            patch.setattr(torch_export, limit, 3)
+            wb.models.from_torch_export(FILES / "lenet.pt2")
+
+
+def test_images_of_a_free_or_an_absurd_size_get_one_sentence(tmp_path):
+    def resize(size):
+        def change(graph):
+            [image] = [name for name in graph["tensor_values"] if name == "x"]
+            graph["tensor_values"][image]["sizes"][2:] = [size, size]
+
+        return rewritten(tmp_path, model=in_graph(change))
+
+    free = resize({"as_expr": {"expr_str": "s0", "hint": {"as_int": 28}}})
+    with pytest.raises(wb.DataError, match=r"leaves the size of images free, .*: pass image_shape=\(height, width"):
+        wb.models.from_torch_export(free)
+    with pytest.raises(wb.DataError, match="more than 16777216 numbers each"):
+        wb.models.from_torch_export(resize({"as_int": 100_000}))
 
 
 def test_an_unsupported_operator_is_named_with_what_to_do(tmp_path):

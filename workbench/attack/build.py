@@ -66,7 +66,8 @@ def build_attack(
         rate=jnp.float32(observation.learning_rate),
         sizes=jax.tree.map(jnp.float32, sizes),
         coefficients=jnp.asarray(expected.coefficients, jnp.float32),
-        kept=jnp.float32(expected.kept),
+        # As in `Observation.gradient_sum`, whatever schedule is believed.
+        kept=jnp.float32(observation.response.kept),
         labels=jnp.asarray(labels, jnp.int32),
         order=None if order is None else jnp.asarray(order, jnp.int32),
     )

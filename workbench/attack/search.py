@@ -32,8 +32,10 @@ class Belief(NamedTuple):
     loss: float | None = None
 
 
-def beliefs(num_images: int, local_steps: int) -> list[Belief]:
+def beliefs(num_images: int, local_steps: int, *, drop_last: bool = False) -> list[Belief]:
     """Every number of epochs and batch size, equal batches as far as possible, that gives U local steps.
+
+    A client that leaves out a ragged last batch (``drop_last``) has larger batches than one that makes it smaller.
 
     >>> [(b.epochs, b.batch_size) for b in beliefs(num_images=50, local_steps=50)]
     [(1, 1), (2, 2), (5, 5), (10, 10), (25, 25), (50, 50)]
@@ -41,8 +43,9 @@ def beliefs(num_images: int, local_steps: int) -> list[Belief]:
     num_images, local_steps = check_count("num_images", num_images), check_count("local_steps", local_steps)
     possible = []
     for epochs in range(1, local_steps + 1):
-        batch_size = math.ceil(num_images / (local_steps // epochs))
-        if Schedule(num_images, epochs, batch_size).local_steps == local_steps:
+        num_batches = local_steps // epochs
+        batch_size = num_images // num_batches if drop_last else math.ceil(num_images / num_batches)
+        if batch_size and Schedule(num_images, epochs, batch_size, drop_last).local_steps == local_steps:
             possible.append(Belief(epochs, batch_size))
     return possible
 
@@ -68,7 +71,10 @@ def search_epochs(
     """
     config = AttackConfig(steps=60) if config is None else config
     tried = []
-    for belief in beliefs(observation.num_images, observation.local_steps) if candidates is None else candidates:
+    if candidates is None:
+        drop_last = observation.training.drop_last
+        candidates = beliefs(observation.num_images, observation.local_steps, drop_last=drop_last)
+    for belief in candidates:
         believed = replace(config, epochs=belief.epochs, batch_size=belief.batch_size)
         attack = prepare(model, observation, believed, **options)
         _, infos = attack.advance(attack.start(), attack.steering, attack.total_steps)

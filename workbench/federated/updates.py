@@ -51,7 +51,7 @@ def weights_of_update(model: Model, before: Any, after: Any, sends: str) -> tupl
     if sends == "delta":
         new = {place: old[place] + new[place] for place in old}
     for layer, name in old:
-        is_fixed = name in _STATISTICS and (layer, name) not in model.statistics
+        is_fixed = name in _STATISTICS and not model.mixes_images
         if is_fixed and not np.array_equal(old[layer, name], new[layer, name]):
             raise DataError(
                 f"after has another {layer}.{name} than before, so the client trained in training mode, and "
@@ -85,7 +85,8 @@ def _state_names(model: Model) -> list[str]:
 def _named(model: Model, arrays: dict[str, Any] | list[Any], field: str) -> Arrays:
     """The arrays by name, without what wraps a network; a list has the order of a state dict."""
     if isinstance(arrays, dict):
-        return {_WRAPPERS.sub("", name): array for name, array in arrays.items()}
+        bare = {name: name if _place(model, name) else _WRAPPERS.sub("", name) for name in arrays}
+        return {bare[name]: array for name, array in arrays.items()}
     names = _state_names(model)
     parameters = [name for name in names if _place(model, name) is not None]
     for fitting in (names, parameters, [name for name in parameters if not name.endswith(_STATISTICS)]):
@@ -151,7 +152,24 @@ def _in_layout(model: Model, arrays: Arrays, field: str) -> dict[Place, NDArray[
                 f"{field}[{sources[layer, leaf]!r}] has shape {found[layer, leaf].shape}; {model.name} has "
                 f"{layer}/{leaf} {shape}{torchs}."
             )
+    if is_torch and (flattened := _flattened(model, converted)):
+        warnings.warn(
+            f"{field}: whether {flattened[0]}/{flattened[1]} of {model.name} gets its inputs in torch's order "
+            "(channel, row, column) is not known, and its rows are not reordered; if the network flattens a feature "
+            "map in another order, reorder them, or export the network with torch.export.",
+            stacklevel=5,
+        )
     return converted if is_torch else found
+
+
+def _flattened(model: Model, arrays: dict[Place, NDArray[np.float32]]) -> Place | None:
+    """The first dense kernel after a convolution of a network whose feature maps are not known; None for the others."""
+    is_known = model.chain is not None or model.state_names is not None
+    kernels = [place for place in arrays if place[1] == "kernel"]
+    ordered = sorted(kernels, key=lambda place: model.layer_names.index(place[0]))
+    dense = [place for place in ordered if arrays[place].ndim == 2]
+    has_convolution = any(array.ndim == 4 for array in arrays.values())
+    return None if is_known or not has_convolution or not dense else dense[0]
 
 
 def _from_torch(model: Model, place: Place, array: NDArray[np.float32]) -> NDArray[np.float32]:

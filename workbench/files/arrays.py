@@ -46,13 +46,10 @@ def read_arrays(source: Any, field: str) -> dict[str, Any] | list[Any]:
         field: what it is called in messages.
     """
     if isinstance(source, str | os.PathLike):
-        return _from_file(source)
+        return _listed(_from_file(source))
     with reading(Path(field), "arrays"):
         if isinstance(source, Mapping):
-            flat = {str(name): _array(value) for name, value in _flat(source)}
-            # Flower names arrays that came as a list '0', '1' and so on.
-            is_list = bool(flat) and list(flat) == [str(i) for i in range(len(flat))]
-            return list(flat.values()) if is_list else flat
+            return _listed({str(name): _array(value) for name, value in _flat(source)})
         tensors = getattr(source, "tensors", source)
         if isinstance(tensors, list | tuple):
             return [_from_npy(one) if isinstance(one, bytes) else _array(one) for one in tensors]
@@ -60,6 +57,13 @@ def read_arrays(source: Any, field: str) -> dict[str, Any] | list[Any]:
         f"{field} = {shown(source)} must be the path of a .safetensors or .npz file, {{name: array}}, a list of arrays "
         "or a message of Flower."
     )
+
+
+def _listed(arrays: dict[str, Any]) -> dict[str, Any] | list[Any]:
+    """A list where names are only numbers: Flower calls its arrays '0', '1' and so on, numpy.savez 'arr_0', 'arr_1'."""
+    numbers = [name.removeprefix("arr_") for name in arrays]
+    is_list = bool(arrays) and numbers == [str(i) for i in range(len(arrays))]
+    return list(arrays.values()) if is_list else arrays
 
 
 def _flat(source: Mapping[Any, Any]) -> list[tuple[Any, Any]]:

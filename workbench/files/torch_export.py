@@ -181,6 +181,10 @@ class _Archive:
 
     def _tensors(self, folder: str, config: str) -> dict[str, NDArray[Any]]:
         listed = self._json(folder + config)["config"] if folder + config in self._entries else {}
+        # Many names of one entry would make a large copy of each of a small file.
+        paths = [folder + entry["path_name"] for entry in listed.values()]
+        if sum(self._entries[path].file_size for path in paths if path in self._entries) > _LARGEST_ARCHIVE:
+            raise DataError(f"lists arrays of more than {_LARGEST_ARCHIVE} bytes; expected {EXPECTED}.")
         return {name: self._tensor(name, folder, entry) for name, entry in listed.items()}
 
     def _tensor(self, name: str, folder: str, entry: dict[str, Any]) -> NDArray[Any]:

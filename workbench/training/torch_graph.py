@@ -171,9 +171,9 @@ class TorchGraph:
         return found.logits, found.statistics
 
     @property
-    def has_batch_statistics(self) -> bool:
-        """Whether images of a batch influence each other in training."""
-        return any(node.arguments.get("training") for node in self._nodes)
+    def has_statistics(self) -> bool:
+        """Whether some of the weights are running statistics, which no optimiser moves."""
+        return bool(self._statistics)
 
     @property
     def has_dropout(self) -> bool:
@@ -237,6 +237,11 @@ class TorchGraph:
             if node.operator.endswith("_"):
                 # In torch, an operator with this ending replaces its first argument.
                 values[node.arguments["self"]] = results[0]
+        if mask is not None:
+            for name in self._statistics:
+                # Those of batch normalisation in evaluation mode stay as they are.
+                layer, leaf = self.place(name)
+                statistics.setdefault(layer, {}).setdefault(leaf, weights[layer][leaf])
         return Traced(values[self._last.results[0]], statistics, linear_inputs)
 
     def _inputs(self, weights: Weights) -> dict[str, Any]:
