@@ -3,8 +3,8 @@
     python -m benchmarks networks
 
 The paper's FEMNIST network, written by a user with the library's convolutions, beside the built-in one without its
-compiled library; a small ResNet with GroupNorm; and, where torch is installed, both in PyTorch eager and imported from
-its export.
+compiled library; LeNet with max pooling; a small ResNet with GroupNorm; and, where torch is installed, all of them in
+PyTorch eager and imported from its export.
 """
 
 from __future__ import annotations
@@ -50,6 +50,34 @@ def femnist_by_hand() -> Model:
         return features(weights, x) @ weights["last_layer"]["kernel"] + weights["last_layer"]["bias"]
 
     return Model("femnist by hand", (28, 28, 1), 62, built_in.layer_names, built_in.init, apply, features)
+
+
+def lenet_by_hand() -> Model:
+    sizes = {"conv1": (5, 5, 1, 6), "conv2": (5, 5, 6, 16), "fc1": (784, 120), "fc2": (120, 84), "last": (84, 62)}
+
+    def init(seed: int = 0) -> Any:
+        rng = np.random.default_rng(seed)
+        return {
+            name: {
+                "kernel": jnp.asarray(rng.normal(size=size) / np.sqrt(np.prod(size[:-1])), jnp.float32),
+                "bias": jnp.zeros(size[-1]),
+            }
+            for name, size in sizes.items()
+        }
+
+    def features(weights: Any, x: Array) -> Array:
+        for layer in ("conv1", "conv2"):
+            x = jax.nn.relu(convolve(x, weights[layer]["kernel"]) + weights[layer]["bias"])
+            x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        x = x.reshape(len(x), -1)
+        for layer in ("fc1", "fc2"):
+            x = jax.nn.relu(x @ weights[layer]["kernel"] + weights[layer]["bias"])
+        return x
+
+    def apply(weights: Any, x: Array) -> Array:
+        return features(weights, x) @ weights["last"]["kernel"] + weights["last"]["bias"]
+
+    return Model("lenet by hand", (28, 28, 1), 62, tuple(sizes), init, apply, features)
 
 
 def group_norm(x: Array, weights: dict[str, Array]) -> Array:
@@ -143,6 +171,11 @@ def torch_networks() -> dict[str, Any]:
             *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
             *(nn.Flatten(), nn.Linear(3136, 100), nn.ReLU(), nn.Linear(100, 62)),
         ),
+        "LeNet": nn.Sequential(
+            *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(784, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 62)),
+        ),
         "ResNet with GroupNorm": nn.Sequential(
             *(nn.Conv2d(1, 16, 3, 1, 1, bias=False), nn.GroupNorm(4, 16), nn.ReLU(), *blocks),
             *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 62)),
@@ -190,7 +223,11 @@ def main() -> None:
     print(f"One step, {EPOCHS} epochs of {NUM_IMAGES // BATCH_SIZE} batches of {BATCH_SIZE}, seconds")
     built_in = of_model(wb.models.femnist_cnn())
     networks = torch_networks() if importlib.util.find_spec("torch") else {}
-    by_hand = {"FEMNIST network": femnist_by_hand(), "ResNet with GroupNorm": resnet_by_hand()}
+    by_hand = {
+        "FEMNIST network": femnist_by_hand(),
+        "LeNet": lenet_by_hand(),
+        "ResNet with GroupNorm": resnet_by_hand(),
+    }
     for name, model in by_hand.items():
         own, slow = of_model(model), of_model(unreplaced(model))
         line = f"  {name}: by hand {own:.3f}, with the library's gradients {slow:.3f} ({slow / own:.1f} x slower)"
