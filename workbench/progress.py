@@ -1,6 +1,5 @@
 """Long runs in the foreground: a progress bar, and Ctrl-C that stops them in good order."""
 
-import gc
 import os
 import signal
 import threading
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["duration", "interruptible", "keep_interrupts", "progress_bar"]
+__all__ = ["duration", "interruptible", "progress_bar"]
 
 
 def progress_bar(**options: Any) -> Any:
@@ -44,24 +43,6 @@ def interruptible(message: str = "") -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def keep_interrupts() -> None:
-    """Make Ctrl-C raise also during garbage collection.
-
-    Python drops what a callback of its collector raises, and JAX has such a callback.
-    """
-
-    def handle(number: int, frame: Any) -> None:
-        if frame is not None and any(getattr(one, "__code__", None) is frame.f_code for one in gc.callbacks):
-            again = threading.Timer(0.05, signal.raise_signal, [number])
-            again.daemon = True
-            again.start()
-        else:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handle)
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,6 @@ from workbench.cli.attack import attack, demo
 from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, setting_options
 from workbench.cli.export import export
 from workbench.errors import ConfigError, WorkbenchError, check_choice
-from workbench.progress import keep_interrupts
 from workbench.settings import with_parameters
 from workbench.study.plan.plan import DATASETS, Plan
 from workbench.study.plan.tables import NUMBERS, TableOptions, plan_sweep, plan_table
@@ -36,7 +35,6 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; whatever is wrong with the input is one line on standard error, and exit code 2."""
-    keep_interrupts()
     try:
         _check_nothing_is_empty(sys.argv)
         sys.exit(app(standalone_mode=False, prog_name="workbench"))
