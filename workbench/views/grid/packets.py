@@ -31,6 +31,7 @@ _EDGES = {"light": "#8a929c", "dark": "#6b747f"}
 def describe_source(source: AttackSession | Recording, truth: Truth, key: str) -> dict[str, Any]:
     """What all frames of a source have in common; ``key`` tells it from every other source."""
     observed = source.client if isinstance(source, Recording) else vars(source.observation)
+    references = reference_levels(truth) if truth else {}
     return {
         "key": key,
         "isRecording": isinstance(source, Recording),
@@ -38,15 +39,17 @@ def describe_source(source: AttackSession | Recording, truth: Truth, key: str) -
         "shape": [int(side) for side in observed["image_shape"]],
         "names": [truth.class_names[label] for label in truth.labels] if truth else None,
         "threshold": truth.psnr_threshold if truth else None,
-        "levels": _levels(source, truth) if truth else None,
-        "blank": _rounded(reference_levels(truth)["blank"]) if truth else None,
+        "levels": _levels(source, truth, references) if truth else None,
+        "blank": _rounded(references["blank"]) if truth else None,
         "spanText": "" if isinstance(source.spectrum, Spectrum) else source.spectrum,
     }
 
 
-def _levels(source: AttackSession | Recording, truth: Truth) -> dict[str, float]:
+def _levels(
+    source: AttackSession | Recording, truth: Truth, references: dict[str, NDArray[np.float64]]
+) -> dict[str, float]:
     """The mean PSNR in dB of what shows nothing of the client: the noise at the start, and `reference_levels`."""
-    levels = {name: float(values.mean()) for name, values in reference_levels(truth).items()}
+    levels = {name: float(values.mean()) for name, values in references.items()}
     if 0 in source.history.snapshot_steps:
         start = source.reconstruction_at(0)
         # That of a recording was computed before its pixels were rounded and clipped.
