@@ -1,15 +1,16 @@
 PYTHON ?= python3
 READY := .venv/.ready
+DOCS := .venv/.docs
 RUN := .venv/bin/python
 # Worker processes of the tests. Each has its share of the cores to itself, so more than there are cores gain nothing.
 JOBS ?= 2
 PYTEST := $(RUN) -m pytest -q --numprocesses=$(JOBS) --durations=10 --durations-min=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab demo test test-all bench lint types format browser clean
+.PHONY: help setup lab demo test test-all bench docs lint types format native-check browser clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY)  ## make .venv with everything to run and to test; at once when it is there
 
@@ -32,11 +33,20 @@ demo: $(READY)  ## attack an embedded client without a browser, and write report
 test: lint types browser  ## lint, types, unit tests, doctests, three notebooks, browser tests; JOBS=2 at a time
 	$(PYTEST)
 
-test-all: browser  ## the slow tests, which `make test` leaves out: the other notebooks, long runs, fresh clones
+test-all: browser  ## the slow tests, which `make test` leaves out: the other notebooks, long runs, fresh clones, sanitizers
 	$(PYTEST) -m slow
 
 bench: $(READY)  ## measure speed and memory
 	@$(RUN) -m benchmarks
+
+$(DOCS): $(READY)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e ".[docs]" -c constraints.txt
+	@touch $@
+
+docs: $(DOCS)  ## build the site, build/docs/index.html, from the documents and notebooks
+	rm -rf build/docs
+	$(RUN) -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/docs
+	@echo "Open build/docs/index.html in a browser."
 
 lint: $(READY)  ## ruff, notebooks included, and which module may import which
 	$(RUN) -m ruff check
@@ -49,6 +59,9 @@ types: $(READY)  ## mypy, strict
 format: $(READY)  ## put everything into ruff's format
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
+
+native-check: $(READY)  ## warnings, format and sanitizers of the C++ code, with the tools that are installed
+	@$(RUN) tools/native_check.py
 
 # Without a browser its tests are skipped, but never where the result counts.
 browser: $(READY)

@@ -152,6 +152,12 @@ def session() -> None:
     of_session.main()
 
 
+def page() -> None:
+    from benchmarks import page as of_page
+
+    of_page.main()
+
+
 def networks() -> None:
     # The compiled library has only the built-in networks.
     environment = {**os.environ, "WORKBENCH_NATIVE": "0"}
@@ -166,6 +172,7 @@ PARTS = {
     "compilation": compilation,
     "many": many,
     "session": session,
+    "page": page,
     "straightforward": straightforward,
 }
 

@@ -6,7 +6,11 @@ so do all browser tests, which share one JupyterLab. Each worker has its share o
 
 import os
 import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +18,8 @@ import pytest
 
 hypothesis.settings.register_profile("workbench", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("workbench")
+
+ROOT = Path(__file__).parents[1]
 
 # Workers take these first, in this order, so that no long file is left for the end, when the other workers are idle.
 LONGEST_FIRST = (
@@ -111,6 +117,21 @@ def cores(pytestconfig: pytest.Config) -> list[int]:
     return getattr(pytestconfig, "workerinput", {}).get("cores", available_cores())
 
 
+@pytest.fixture(scope="session")
+def compiled_library() -> None:
+    """The compiled local training; tests of it are skipped where it cannot be compiled, but never in CI."""
+    from workbench.training import native
+    from workbench.training.native import binding
+
+    try:
+        native.build()
+    except native.CannotCompileError as problem:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(problem))
+    binding._library.cache_clear()
+
+
 # A small attack that most folders use. The workbench is imported in the fixtures: the settings above must come before
 # JAX.
 
@@ -134,3 +155,19 @@ def observation(client, model):
     import workbench as wb
 
     return wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=2, batch_size=2))
+
+
+@pytest.fixture(scope="session")
+def environment_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Make an environment with this one's packages and further ones, which are pinned too; returns its Python."""
+
+    def make(*requirements: str) -> Path:
+        folder = tmp_path_factory.mktemp("environment")
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        (packages,) = folder.glob("lib/python*/site-packages")
+        (packages / "workbench.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})")
+        pip = [folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *requirements, "-c", ROOT / "constraints.txt"], check=True)
+        return folder / "bin/python"
+
+    return make

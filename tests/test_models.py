@@ -1,5 +1,7 @@
 """The networks: their sizes and first weights, one's own functions beside the built-in ones, and the convolution."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -169,6 +171,33 @@ def test_own_functions_are_measured_like_the_built_in_ones():
 def test_own_functions_that_do_not_fit_get_one_clear_sentence(changes, says):
     with pytest.raises(wb.ConfigError, match=says):
         own_mlp(**changes)
+
+
+OTHER_LAYERS = {
+    "wider": wb.models.mlp((4, 3, 2), (900,), 5).chain,
+    "larger images": wb.models.mlp((5, 3, 2), (9,), 5).chain,
+    "deeper": wb.models.mlp((4, 3, 2), (9, 9), 5).chain,
+    "more classes": wb.models.mlp((4, 3, 2), (9,), 6).chain,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"chain": OTHER_LAYERS["wider"]}, r"init\(0\)\['Dense_0'\]\['bias'\] has shape \(9,\); chain has \(900,\)"),
+        ({"chain": OTHER_LAYERS["larger images"]}, r"\['kernel'\] has shape \(24, 9\); chain has \(30, 9\)"),
+        ({"chain": OTHER_LAYERS["more classes"]}, r"\['last_layer'\]\['bias'\] has shape \(5,\); chain has \(6,\)"),
+        ({"chain": OTHER_LAYERS["deeper"]}, r"layer_names = .* must be the names of the layers of chain"),
+        ({"chain": SMALL.chain[:1] * 2, "layer_names": ("Dense_0",) * 2}, "must be the names of the layers of chain"),
+        ({"chain": ()}, r"chain = \(\) must be a tuple of layers"),
+        ({"chain": "Dense_0"}, "chain = 'Dense_0' must be a tuple of layers"),
+        ({"image_shape": (4, 3, 3)}, "chain fails with TypeError"),
+        ({"num_classes": 6}, r"chain returns shape \(2, 5\) for 2 images; it must be \(2, 6\)"),
+    ],
+)
+def test_a_chain_that_does_not_fit_its_network_gets_one_clear_sentence(changes, says):
+    with pytest.raises((wb.ConfigError, wb.DataError), match=says):
+        replace(SMALL, **changes)
 
 
 # What the networks use, (kernel size, padding, channels), and a kernel that shrinks the picture.

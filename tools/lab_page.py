@@ -1,18 +1,89 @@
-"""A JupyterLab page with a notebook, operated like a user does, for browser tests and screenshots."""
+"""JupyterLab and a page with a notebook, operated like a user does, for browser tests, screenshots and benchmarks."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+SERVER_STARTS_WITHIN = 60  # seconds
 KERNEL = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel"
 SECONDS = 1000  # Playwright uses milliseconds
 
 
+@dataclass(frozen=True)
+class LabServer:
+    """A running JupyterLab: the address that it printed, its process and everything it logs."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+LAB = (str(Path(__file__).with_name("lab.py")),)
+
+
+@contextmanager
+def running_lab(home: Path, *arguments: str, server: Sequence[str] = LAB) -> Iterator[LabServer]:
+    """A server whose settings and log are in the empty folder ``home``.
+
+    Args:
+        home: the folder.
+        arguments: of the server.
+        server: what Python runs, ``tools/lab.py`` by default.
+    """
+    log = home / "log"
+    # The settings of whoever runs this must not matter, nor be changed.
+    of_its_own = {name: str(home / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *server, "--no-browser", "--expose-app-in-browser", *arguments],
+            env=os.environ | of_its_own | {"IPYTHONDIR": str(home / "ipython")},
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield LabServer(_printed_url(process, log), process, log)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _printed_url(process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + SERVER_STARTS_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+/\S*token=\w+", log.read_text()):
+            return found.group()
+        time.sleep(0.1)
+    raise TimeoutError(f"JupyterLab printed no address within {SERVER_STARTS_WITHIN} s:\n{log.read_text()}")
+
+
+def write_notebook(path: Path, *sources: str) -> None:
+    """Write a notebook with these cells."""
+    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    empty: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells = [{**empty, "id": f"cell{number}", "source": source} for number, source in enumerate(sources)]
+    notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(notebook))
+
+
 class LabPage:
     """The notebook that JupyterLab opened, and the panel in it."""
+
+    main = "#jp-main-dock-panel"
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -22,7 +93,7 @@ class LabPage:
     def wait_ready(self) -> None:
         """Wait until the notebook is shown and its kernel is idle."""
         page = self.page
-        expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=60 * SECONDS)
+        expect(page.locator(self.main)).to_be_visible(timeout=60 * SECONDS)
         page.wait_for_function("window.jupyterapp !== undefined")
         # Do not await the promise itself, which a busy page may resolve late.
         page.evaluate("() => { window.jupyterapp.restored.then(() => { window.isRestored = true; }); }")

@@ -9,17 +9,14 @@ into ``assets``.
 from __future__ import annotations
 
 import io
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from browser import find
-from lab_page import SECONDS, LabPage
+from lab_page import SECONDS, LabPage, running_lab
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
@@ -34,40 +31,13 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
         shutil.copytree(ROOT / "notebooks", Path(home, "notebooks"), ignore=shutil.ignore_patterns(".*"))
-        log = Path(home, "log")
-        jupyter_folders = {
-            name: str(Path(home, name)) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
-        }
-        with log.open("wb") as output:
-            server = subprocess.Popen(
-                [
-                    *(sys.executable, str(ROOT / "tools/lab.py"), "--no-browser", "--expose-app-in-browser"),
-                    f"--ServerApp.root_dir={home}",
-                ],
-                env=os.environ | jupyter_folders,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        try:
-            take(printed_url(log), folder, Path(home, "notebooks"))
-        finally:
-            server.terminate()
-            server.wait(timeout=30)
+        with running_lab(Path(home), f"--ServerApp.root_dir={home}") as server:
+            take(server.url, folder, Path(home, "notebooks"))
     if "--assets" in sys.argv:
         for name, taken in FOR_README.items():
             shrink(folder / taken, ROOT / "assets" / name)
         shutil.copy(folder / "emerging.gif", ROOT / "assets" / "emerging.gif")
     return 0
-
-
-def printed_url(log: Path) -> str:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if found := re.search(r"http://127\.0\.0\.1:\d+/\S*token=\w+", log.read_text()):
-            return found.group()
-        time.sleep(0.1)
-    raise TimeoutError(f"JupyterLab printed no address:\n{log.read_text()}")
 
 
 def take(url: str, folder: Path, notebooks: Path) -> None:

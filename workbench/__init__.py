@@ -6,6 +6,9 @@ The public names are gathered here; importing the package imports no widget code
 from typing import TYPE_CHECKING, Any
 
 from workbench import models, study
+from workbench.auditing.audit import audit
+from workbench.auditing.checks import check
+from workbench.auditing.twin import calibrate
 from workbench.config import AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Dataset, load_dataset
 from workbench.errors import CheckpointError, ConfigError, DataError, WorkbenchError
@@ -41,6 +44,9 @@ __all__ = [
     "WorkbenchError",
     "accuracy",
     "aggregate",
+    "audit",
+    "calibrate",
+    "check",
     "client_update",
     "client_update_with_secrets",
     "label_errors",

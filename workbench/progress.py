@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["duration", "interruptible", "progress_bar"]
+__all__ = ["duration", "interruptible", "progress_bar", "repeated_interrupts"]
 
 
 def progress_bar(**options: Any) -> Any:
@@ -42,6 +42,32 @@ def interruptible(message: str = "") -> Iterator[threading.Event]:
     try:
         yield event
     finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def repeated_interrupts(after: float = 2.0) -> Iterator[None]:
+    """Within it a Ctrl-C that has not ended what runs is raised again, so that none is lost.
+
+    Python drops what is raised inside a callback of its garbage collector, and JAX has such a callback.
+
+    Args:
+        after: seconds from one to the next.
+    """
+    timers: list[threading.Timer] = []
+
+    def handle(number: int, frame: Any) -> None:
+        timers.append(threading.Timer(after, signal.raise_signal, [number]))
+        timers[-1].daemon = True
+        timers[-1].start()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
         signal.signal(signal.SIGINT, before)
 
 

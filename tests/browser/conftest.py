@@ -1,21 +1,18 @@
 """A real Chromium and a real JupyterLab server, and pages that notice everything that goes wrong in them."""
 
 import os
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from lab_page import LabServer, running_lab
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 
 ROOT = Path(__file__).parents[2]
-SERVER_STARTS_WITHIN = 60  # seconds
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -26,15 +23,6 @@ CHROMIUM_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-
-
-@dataclass(frozen=True)
-class LabServer:
-    """A running JupyterLab: the address that it printed, its process and everything it logs."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    log: Path
 
 
 @pytest.fixture(scope="session")
@@ -55,27 +43,6 @@ def browser(browser_path: str) -> Iterator[Browser]:
         browser.close()
 
 
-@contextmanager
-def running_lab(home: Path, *arguments: str) -> Iterator[LabServer]:
-    log = home / "log"
-    # The settings of whoever runs the tests must not matter, nor be changed.
-    of_its_own = {name: str(home / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, ROOT / "tools/lab.py", "--no-browser", "--expose-app-in-browser", *arguments],
-            env=os.environ | of_its_own | {"IPYTHONDIR": str(home / "ipython")},
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield LabServer(printed_url(process, log), process, log)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
 @pytest.fixture(scope="session")
 def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     with running_lab(tmp_path_factory.mktemp("jupyter")) as server:
@@ -87,15 +54,6 @@ def start_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
     """Start a server with further arguments; it ends with the module."""
     with ExitStack() as servers:
         yield lambda *arguments: servers.enter_context(running_lab(tmp_path_factory.mktemp("jupyter"), *arguments))
-
-
-def printed_url(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + SERVER_STARTS_WITHIN
-    while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(r"http://127\.0\.0\.1:\d+/\S*token=\w+", log.read_text()):
-            return found.group()
-        time.sleep(0.1)
-    pytest.fail(f"JupyterLab printed no address within {SERVER_STARTS_WITHIN} s:\n{log.read_text()}")
 
 
 @pytest.fixture

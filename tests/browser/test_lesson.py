@@ -2,11 +2,9 @@
 
 import re
 
-import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from lab_page import SECONDS, LabPage
-from nbformat.v4 import new_code_cell, new_notebook
+from lab_page import SECONDS, LabPage, write_notebook
 from playwright.sync_api import expect
 
 CELLS = ("import workbench as wb", "wb.AttackPanel()")
@@ -17,16 +15,29 @@ LOST = "The kernel of this panel is gone"
 @pytest.fixture(scope="module")
 def server(start_lab, tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
-    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-    notebook = new_notebook(cells=[new_code_cell(cell) for cell in CELLS], metadata={"kernelspec": kernel})
-    (root / "notebooks").mkdir()
     # The notebook that JupyterLab opens.
-    nbformat.write(notebook, root / "notebooks/00_start_here.ipynb")
+    write_notebook(root / "notebooks/00_start_here.ipynb", *CELLS)
     return start_lab(f"--ServerApp.root_dir={root}")
 
 
+def settled(locator):
+    """Its size once that has not changed for a few frames."""
+    return locator.evaluate(
+        """(one) => new Promise((resolve) => {
+            let last = "", same = 0;
+            const look = () => {
+                const { width, height } = one.getBoundingClientRect();
+                same = `${width} ${height}` === last ? same + 1 : 0;
+                last = `${width} ${height}`;
+                if (same < 8) requestAnimationFrame(look); else resolve({ width, height });
+            };
+            look();
+        })"""
+    )
+
+
 def width_of(locator):
-    return locator.bounding_box()["width"]
+    return settled(locator)["width"]
 
 
 def test_the_lesson_is_ready_to_be_shown(page, server):
@@ -41,10 +52,23 @@ def test_the_lesson_is_ready_to_be_shown(page, server):
     question.focus()
     page.keyboard.press("Enter")
     expect(lab.panel.get_by_text("symbol E · Section 3.1").first).to_be_visible()
+    page.keyboard.press("Enter")
+    for name in ("Data set", "Seed", "Update", "Span", "File", "Export as"):
+        mark = lab.panel.get_by_label(f"About {name}", exact=True)
+        # Beside its control, and not below it beside the next one. Both at one moment: pictures may still arrive.
+        row, box = mark.evaluate(
+            """(mark) => [mark.closest(".wb-row").firstElementChild, mark].map((one) => {
+                const { x, y, width, height } = one.getBoundingClientRect();
+                return { x, y, width, height };
+            })"""
+        )
+        apart = box["y"] + box["height"] / 2 - row["y"] - row["height"] / 2
+        assert abs(apart) < 8, f"the question mark of {name} is {apart:.0f} pixels below it"
+        assert box["x"] >= row["x"] + row["width"] - 2, f"the question mark of {name} covers it"
     num_cells = page.locator(".jp-Cell").count()
     for key in "bax":
         page.keyboard.press(key)
-    page.wait_for_timeout(SECONDS / 2)
+    page.wait_for_timeout(SECONDS / 10)
     assert page.locator(".jp-Cell").count() == num_cells, "a shortcut of JupyterLab was executed"
     handle = lab.slider("Smoothness")
     expect(handle).to_have_attribute("aria-label", "Smoothness (tv)")
@@ -63,7 +87,6 @@ def test_the_lesson_is_ready_to_be_shown(page, server):
         usual = width_of(picture)
         lab.button("Present").click()
         expect(settings).to_be_hidden()
-        page.wait_for_timeout(SECONDS / 2)
         assert width_of(picture) >= 2 * usual, f"{tab}: pictures are not twice as large"
         lab.button("Present").click()
         expect(settings).to_be_visible()
@@ -74,8 +97,7 @@ def test_the_lesson_is_ready_to_be_shown(page, server):
     for tab in [*TABS, *TABS]:
         lab.choose_tab(tab)
         expect(lab.caption).not_to_contain_text("being estimated", timeout=60 * SECONDS)
-        page.wait_for_timeout(SECONDS / 2)
-        heights.append(contents.bounding_box()["height"])
+        heights.append(settled(contents)["height"])
     assert len(set(heights[len(TABS) :])) == 1, f"tabs jump: {heights}"
 
     # A wide page is used, and nothing is wider than its place.
@@ -83,7 +105,6 @@ def test_the_lesson_is_ready_to_be_shown(page, server):
     widths = []
     for width in (1280, 1440, 1920):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(SECONDS / 2)
         widths.append(width_of(lab.pictures.first))
         assert lab.panel.evaluate("(one) => one.scrollWidth <= one.clientWidth"), f"too wide at {width} pixels"
     assert widths == sorted(widths), widths
@@ -103,7 +124,7 @@ def test_the_lesson_is_ready_to_be_shown(page, server):
     before = "getComputedStyle(document.querySelector('.wb-panel'), '::before').content"
     page.wait_for_function(f"text => {before}.includes(text)", arg=LOST)
     lab.run_cells(*CELLS)
-    lab.wait_status("Ready", 120)
+    expect(lab.status).to_contain_text(re.compile("Building|Ready"), timeout=120 * SECONDS)
     assert LOST not in page.evaluate(before)
     lab.shut_down()
 

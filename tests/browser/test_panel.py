@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from lab_page import SECONDS, LabPage
-from nbformat.v4 import new_code_cell, new_notebook
+from lab_page import SECONDS, LabPage, write_notebook
 from playwright.sync_api import expect
 
 import workbench as wb
@@ -35,6 +33,16 @@ observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epoc
 attack = wb.AttackSession(model, observation, wb.AttackConfig(steps=60, step_size=0.2), snapshot_every=5)
 wb.AttackPanel(attack, truth=client)
 """
+PAIR = (
+    SMALL.split("attack =", maxsplit=1)[0]
+    + """
+sessions = [
+    wb.AttackSession(model, observation, wb.AttackConfig(method=method, steps=60, step_size=0.2), snapshot_every=5)
+    for method in ("ours_prior", "fedsgd")
+]
+wb.AttackPanel.compare(*sessions, truth=client, names=("all steps", "one gradient"))
+"""
+)
 BUSY = "import time; time.sleep(100)"
 
 
@@ -50,17 +58,12 @@ def notebooks(tmp_path_factory):
     for _ in range(9):
         session.step()
     session.record(root / "notebooks/small.recording", client)
-    write_notebook(root / "notebooks/compare.ipynb", "wb.AttackPanel.compare()")
-    write_notebook(root / "notebooks/again.ipynb", SMALL.replace("steps=60", "steps=100_000"))
-    write_notebook(root / "notebooks/full.ipynb", FULL_SIZE)
-    write_notebook(root / "notebooks/grid.ipynb", SMALL, BUSY)
+    write_notebook(root / "notebooks/compare.ipynb", FIRST_CELL, "wb.AttackPanel.compare()")
+    write_notebook(root / "notebooks/again.ipynb", FIRST_CELL, SMALL.replace("steps=60", "steps=100_000"))
+    write_notebook(root / "notebooks/full.ipynb", FIRST_CELL, FULL_SIZE)
+    write_notebook(root / "notebooks/grid.ipynb", FIRST_CELL, SMALL, BUSY)
+    write_notebook(root / "notebooks/pair.ipynb", FIRST_CELL, PAIR)
     return root
-
-
-def write_notebook(path, *sources):
-    cells = [new_code_cell(source) for source in (FIRST_CELL, *sources)]
-    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +281,81 @@ def test_pictures_keep_their_places_and_scrubbing_needs_no_kernel(page, server):
         expect(page.locator(".jp-InputPrompt", has_text="[*]")).to_have_count(0, timeout=30 * SECONDS)
 
 
+def canvases(lab, kind):
+    """The pictures of a kind by their places: where each is, and its pixels."""
+    return lab.panel.locator(f"canvas.{kind}").evaluate_all(
+        "(all) => all.map((one) => [Number(one.dataset.place), one.style.transform.match(/-?[0-9.]+/g).map(Number),"
+        " one.toDataURL()])"
+    )
+
+
+def test_two_attacks_are_compared_on_one_timeline_and_scrubbing_needs_no_kernel(page, server):
+    page.set_viewport_size({"width": 1440, "height": 1000})
+    frames = []  # the attack and the step of each
+
+    def count(payload):
+        if isinstance(payload, bytes) and b'"frame"' in payload:
+            frames.append(tuple(re.search(rb'"%s": ?"?(\w+)' % name, payload)[1] for name in (b"key", b"step")))
+
+    page.on("websocket", lambda socket: socket.on("framereceived", count))
+    with opened(page, server, "pair", FIRST_CELL, "compare(") as lab:
+        states = lab.panel.locator(".wb-status")
+        expect(states).to_have_text([re.compile("Ready")] * 2, timeout=120 * SECONDS)
+        lab.button("Run both").click()
+        expect(states).to_have_text(["Finished: 60 of 60 steps."] * 2, timeout=200 * SECONDS)
+        caption = lab.panel.locator(".wbg-caption:visible").first
+        expect(caption).to_contain_text("all steps at step 60: mean", timeout=30 * SECONDS)
+        expect(caption).to_contain_text("one gradient at step 60: mean")
+        expect(caption).to_contain_text("one gradient minus all steps")
+        kept, deadline = {str(step).encode() for step in range(0, 61, 5)}, time.monotonic() + 60
+        while sum(step in kept for _, step in set(frames)) < 2 * len(kept):
+            assert time.monotonic() < deadline, f"the page did not get every kept moment of both attacks: {set(frames)}"
+            page.wait_for_timeout(SECONDS / 10)
+        # Truth, both attacks and the difference stand below each other.
+        columns = {place: at[0] for place, at, _ in canvases(lab, "wbg-truth")}
+        found = canvases(lab, "wbg-found")
+        assert len(found) == 12
+        assert sorted(place for place, *_ in found) == sorted([*range(6)] * 2)
+        for kind in ("wbg-found", "wbg-difference"):
+            assert {(place, at[0]) for place, at, _ in canvases(lab, kind)} == set(columns.items()), kind
+        assert len({at[1] for _, at, _ in found}) == 2, "a row for each attack"
+        assert lab.panel.locator(".wbg-chart path.wbg-line").count() == 2, "curves of both on the same axes"
+
+        received = len(frames)
+        lab.timeline.focus()
+        page.keyboard.press("Home")
+        expect(caption).to_contain_text("all steps at step 0: mean", timeout=5 * SECONDS)
+        expect(caption).to_contain_text("one gradient at step 0: mean")
+        noise = canvases(lab, "wbg-found")
+        assert not {pixels for *_, pixels in noise} & {pixels for *_, pixels in found}, (
+            "the noise looks like the result"
+        )
+        lab.button("▶ Play").click()
+        expect(lab.moment).to_have_text("step 60, the newest", timeout=20 * SECONDS)
+        assert len(frames) == received, "the page asked for pictures that it had"
+        expect(caption).to_contain_text("all steps at step 60")
+        assert canvases(lab, "wbg-found") == found, "pictures changed places"
+        lab.panel.locator(".wbg-place").nth(1).hover()
+        expect(lab.panel.locator("canvas.wbg-marked:visible")).to_have_count(4)
+        lab.panel.locator(".wbg-place").nth(1).click()
+        large = lab.panel.locator(".wbg-enlarged:visible")
+        expect(large).to_have_count(2)
+        expect(large.first).to_contain_text("all steps. Image")
+        expect(large.last).to_contain_text("one gradient. Image")
+        large.last.get_by_role("button", name="Close").click()
+        expect(large).to_have_count(0)
+        for theme in ("light", "dark"):
+            lab.set_theme(theme)
+            faults = Axe().run(page, context=".wb-panel").response["violations"]
+            serious = [one["nodes"][0]["html"][:200] for one in faults if one["impact"] in ("serious", "critical")]
+            assert serious == [], f"in the {theme} theme: {serious}"
+        lab.set_theme("light")
+        for width in (960, 1280, 1920):
+            page.set_viewport_size({"width": width, "height": 1000})
+            page.wait_for_timeout(SECONDS / 3)
+            assert lab.panel.evaluate("(one) => one.scrollWidth <= one.clientWidth"), f"too wide at {width} pixels"
+
+
 @pytest.mark.slow
 def test_a_pause_is_acknowledged_during_a_run_of_full_size(page, server):
     with opened(page, server, "full", FIRST_CELL, "paper") as lab:
@@ -298,22 +376,16 @@ def test_a_pause_is_acknowledged_during_a_run_of_full_size(page, server):
 def test_two_notebooks_at_once_run_side_by_side(lab, page, server):
     other_page = page.context.new_page()
     with opened(other_page, server, "compare", FIRST_CELL, "compare") as other:
-        expect(other.page.locator(".wb-panel")).to_have_count(2)
-        for panel in other.page.locator(".wb-panel").all():
-            expect(panel.get_by_role("status").first).to_contain_text("Ready", timeout=120 * SECONDS)
+        states = other.panel.locator(".wb-status")
+        expect(states).to_have_text([re.compile("Ready")] * 2, timeout=120 * SECONDS)
         before = lab.wait_picture()
         lab.button("Run").click()
-        other.page.get_by_role("button", name="Run both").click()
+        other.button("Run both").click()
         lab.wait_picture(other_than=before, step_at_least=1)
-        for panel in other.page.locator(".wb-panel").all():
-            expect(panel.get_by_text(re.compile(r"^([2-9]|\d\d+) of \d+ steps"))).to_be_visible(timeout=120 * SECONDS)
-        # A tab that is chosen on one side is chosen on the other.
-        other.choose_tab("Loss")
-        expect(other.page.locator(".lm-TabBar-tab.lm-mod-current", has_text="Loss")).to_have_count(2)
-        other.page.get_by_role("button", name="Pause both").click()
-        over = re.compile("Paused at step|Finished")
-        for panel in other.page.locator(".wb-panel").all():
-            expect(panel.get_by_role("status").first).to_contain_text(over, timeout=60 * SECONDS)
+        pace = other.panel.get_by_text(re.compile(r"^([2-9]|\d\d+) of \d+ steps"))
+        expect(pace).to_have_count(2, timeout=120 * SECONDS)
+        other.button("Pause both").click()
+        expect(states).to_have_text([re.compile("Paused at step|Finished")] * 2, timeout=60 * SECONDS)
         lab.button("Pause").click()
         lab.wait_status("Paus")
     other_page.close()

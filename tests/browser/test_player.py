@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 import workbench as wb
 from workbench.views.grid import packets
-from workbench.views.grid.page import write_page
+from workbench.views.grid.page import page_html, write_page
 from workbench.views.report import write_report
 
 LESSON = Path(__file__).parents[2] / "assets" / "lesson.html"
@@ -229,8 +229,18 @@ def test_nothing_is_wider_than_the_page_and_axe_finds_no_serious_fault(page, pat
         choose(page, view)
         for width in (960, 1280, 1440, 1920):
             page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_timeout(60)
-            wide = page.evaluate("document.documentElement.scrollWidth")
+            wide = page.evaluate(
+                """(width) => new Promise((resolve) => {
+                    const began = performance.now();
+                    const look = () => {
+                        const wide = document.documentElement.scrollWidth;
+                        if (wide <= width || performance.now() - began > 5000) resolve(wide);
+                        else requestAnimationFrame(look);
+                    };
+                    requestAnimationFrame(() => requestAnimationFrame(look));
+                })""",
+                width,
+            )
             assert wide <= width, f"{view} at {width}: the page is {wide} pixels wide"
         assert serious(page) == [], view
 
@@ -270,10 +280,30 @@ def test_no_text_of_a_recording_becomes_markup(page, recording, tmp_path):
 
 def test_the_lesson_in_the_assets_plays_and_is_small(page):
     assert LESSON.stat().st_size <= 3_000_000
+    assert packets.SCRIPT.read_text() in LESSON.read_text(), "an old script: run python tools/lesson.py again"
     page.goto(LESSON.as_uri())
     expect(page.locator("[data-ready]")).to_be_visible(timeout=60 * SECONDS)
-    expect(caption(page)).to_contain_text("Step 350.")
-    assert packets.SCRIPT.read_text() in LESSON.read_text(), "assets/lesson.html has an old script: export it again"
+    expect(caption(page)).to_contain_text(f"Step {wb.AttackConfig.preset('lesson').steps}.")
+    # Every moment has the images of every epoch: from the first noise on there is something to match.
+    choose(page, "Matching")
+    set_slider(timeline(page), 0)
+    expect(caption(page)).to_contain_text("Step 0. Epoch 1 above, epoch 2 below")
+    set_slider(timeline(page), 20)
+    expect(caption(page)).not_to_contain_text("the latest before")
+
+
+def test_the_page_of_notebook_06_is_small():
+    size = len(page_html(wb.replay(LESSON.with_name("end_to_end_10x5x50.recording"))).encode())
+    assert size <= 3_000_000, f"{size} bytes"
+
+
+def test_an_image_above_the_threshold_that_is_nearly_blank_is_said_to_be_so(page):
+    kinds = run_script(
+        page,
+        "const player = { source: { threshold: 20, blank: [19, 15, 10] } };"
+        " return [[0, 20.4], [1, 20.4], [2, 19.8], [0, 22.1]].map(([place, value]) => recovery(player, place, value));",
+    )
+    assert kinds == ["weak", "recovered", "", "recovered"]
 
 
 def run_script(page, code):
@@ -354,3 +384,80 @@ def test_combining_and_crossing_are_computed_right(page):
         """,
     )
     assert result == [[40, 225], [30, 220], [20, 210], [10, 200], [True, True, False], 8, [1, 2, 0], [1, 3, 2, 0]]
+
+
+def test_pictures_that_are_alike_stand_beside_each_other(page):
+    found = run_script(page, "return pairAlike(Uint8Array.of(0, 100, 250), Uint8Array.of(240, 90, 95), 3, 1);")
+    assert found == [1, 2, 0], "95 is the most like 100, then 240 like 250, and 90 is left for 0"
+
+
+COMPARED = """
+    const source = (key, numImages = 2) => ({ key, numImages, shape: [1, 1, 1], threshold: 20, totalSteps: 30 });
+    const truth = Uint8Array.of(0, 255);
+    const rows = [new Player(), new Player()];
+    const comparison = new Comparison(rows);
+    const put = (row, step, order, pixels) => {
+      const psnrs = order.map((found, place) => psnr(truth, place, Uint8Array.from(pixels), found, 1));
+      row.put({ step, sets: 1, order, psnr: psnrs, pixels: Uint8Array.from(pixels), epochs: null });
+    };
+"""
+
+
+def test_two_attacks_have_one_timeline_and_one_place_for_each_image(page):
+    seen = run_script(
+        page,
+        COMPARED
+        + """
+        rows[0].begin(source("a"), truth);
+        const before = comparison.source;
+        rows[1].begin(source("b"), truth);
+        for (const step of [0, 10, 20]) put(rows[0], step, [0, 1], [step, 200]);
+        for (const step of [0, 5, 10]) put(rows[1], step, [1, 0], [200, step]);
+        const shown = () => rows.map((row) => row.frame().step);
+        const all = [before, comparison.steps, comparison.newest, shown()];
+        comparison.look(5);
+        all.push(shown());
+        put(rows[1], 30, [1, 0], [250, 5]);
+        all.push(shown());
+        comparison.look(20);
+        all.push(shown());
+        rows[1].follow();
+        all.push(shown(), comparison.isFollowing, rows.map((row) => row.pairs));
+        rows[1].enlarge(1);
+        all.push([comparison.enlarged, rows.map((row) => row.enlarged)]);
+        rows[0].begin(source("c", 3), null);
+        all.push(comparison.source);
+        return all;
+        """,
+    )
+    before, steps, newest, at_the_end, at_5, later, at_20, followed, is_following, pairs, enlarged, after = seen
+    assert before is None, "shown before both are there"
+    assert (steps, newest) == ([0, 5, 10, 20], 20)
+    assert at_the_end == [20, 10], "each shows its newest"
+    assert at_5 == later == [0, 5], "each shows the latest moment that it has kept until then"
+    assert at_20 == [20, 10]
+    assert (followed, is_following) == ([20, 30], True)
+    assert pairs == [[0, 1], [1, 0]], "a place belongs to one true image in both"
+    assert enlarged == [1, [1, 1]]
+    assert after is None, "attacks on different images are shown together"
+
+
+def test_without_the_truth_the_first_attack_decides_which_picture_stands_where(page):
+    pairs = run_script(
+        page,
+        COMPARED
+        + """
+        const seen = [];
+        rows.forEach((row, index) => row.begin(source(`${index}`), null));
+        const add = (row, step, pixels) => {
+          row.put({ step, sets: 1, order: null, psnr: null, pixels: Uint8Array.from(pixels), epochs: null });
+        };
+        add(rows[0], 0, [10, 200]);
+        add(rows[1], 0, [190, 20]);
+        seen.push(rows.map((row) => row.pairs));
+        add(rows[1], 1, [20, 190]);
+        seen.push(rows.map((row) => row.pairs));
+        return seen;
+        """,
+    )
+    assert pairs == [[[0, 1], [1, 0]], [[0, 1], [0, 1]]]

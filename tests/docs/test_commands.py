@@ -1,4 +1,4 @@
-"""Every command that README.md and assets/results/README.md quote is one that the real parsers accept."""
+"""Every command that the documents quote is one that the real parsers accept."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ import typer
 from workbench.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "assets/results/README.md")
+PAGES = ("README.md", "assets/results/README.md", "docs/audit.md", "docs/cluster.md", "docs/site/recordings.md")
 
 
 def quoted(page: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_quoted_command_is_understood(page, arguments):
 def test_commands_are_found_at_all():
     found = [parameter.values for parameter in commands_of("workbench")]
     assert len(found) > 25
-    assert {arguments[0] for _, arguments in found} == {"attack", "demo", "export", "sweep", "table"}
+    assert {arguments[0] for _, arguments in found} == {"attack", "audit", "demo", "export", "sweep", "table"}
     assert {page for page, _ in found} == set(PAGES)
 
 

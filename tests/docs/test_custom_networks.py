@@ -2,8 +2,6 @@
 
 import re
 import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -29,19 +27,9 @@ def test_the_page_lists_every_operator():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["flax", "equinox"])
-def test_a_module_of_another_library_is_a_model(library, tmp_path):
-    """In an environment of its own that has the workbench's packages too: neither library is a requirement."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
-    python = tmp_path / "env/bin/python"
-    found = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    packages = "import site; site.addsitedir({!r})".format(sysconfig.get_path("purelib"))
-    (Path(found.stdout.strip()) / "workbench.pth").write_text(packages)
-    subprocess.run([python, "-m", "pip", "install", "-q", library, "-c", ROOT / "constraints.txt"], check=True)
+def test_a_module_of_another_library_is_a_model(library, environment_with, tmp_path):
+    """Neither library is a requirement."""
+    python = environment_with(library)
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if f"import {library}" in block]
     script = tmp_path / "network.py"
     script.write_text(code + TRAINS)

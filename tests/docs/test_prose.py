@@ -9,7 +9,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 NAMED = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "assets/results/README.md")
-PAGES = [*NAMED, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [*NAMED, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 WIDTH = 120
 
 

@@ -31,7 +31,7 @@ def make_plan():
         methods=["ours_prior", "fedsgd"],
         settings=["1x4x16"],
         preset="demo",
-        changes={"steps": 2},
+        changes={"steps": 2, "prior_weight": 1000.0},
         model="mlp",
     )
 

@@ -10,7 +10,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TARGETS = ["setup", "lab", "demo", "test", "test-all", "bench", "lint", "types", "format", "clean", "help"]
+TARGETS = [
+    "setup",
+    "lab",
+    "demo",
+    "test",
+    "test-all",
+    "bench",
+    "docs",
+    "lint",
+    "types",
+    "format",
+    "native-check",
+    "clean",
+    "help",
+]
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

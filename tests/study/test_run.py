@@ -13,6 +13,7 @@ import pytest
 from workbench import study
 from workbench.errors import ConfigError, DataError
 from workbench.study.plan.plan import Line, Place
+from workbench.study.plan.tables import plan_sweep
 from workbench.study.run.execute import Executor, execute
 from workbench.study.run.store import Store
 from workbench.study.show.results import FORMATS, Results
@@ -330,6 +331,19 @@ def test_a_sweep_measures_every_combination(tmp_path):
     assert str(results).startswith("my grid")
 
 
+def test_a_sweep_over_aggregates_and_data_of_a_variable(tmp_path, monkeypatch):
+    grid = SWEEP.replace("clients = 2", 'clients = "1,3"\nnum_clients = [1, 2]').replace("[0.1, 0.4]", "0.1")
+    (tmp_path / "grid.toml").write_text(grid)
+    groups = {
+        entry.setting: [unit.clients for unit in entry.units] for entry in plan_sweep(tmp_path / "grid.toml").entries
+    }
+    assert groups == {"num_clients 1": [(1,), (3,)], "num_clients 2": [(1, 2), (3, 4)]}
+    (tmp_path / "grid.toml").write_text(grid.replace('"glyphs"', '"femnist"\ndata = "$OUR_DATA"'))
+    monkeypatch.setenv("OUR_DATA", str(tmp_path / "none.npz"))
+    with pytest.raises(DataError, match=r"none\.npz"):
+        plan_sweep(tmp_path / "grid.toml")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -339,6 +353,7 @@ def test_a_sweep_measures_every_combination(tmp_path):
         (("num_images = 4", "defence = 4"), r"defence = 4 must be a section, \[defence\]"),
         (("batch_size = 4", "batch_size = []"), "at least one value"),
         (("clients = 2", "clients = 2 2"), "cannot be read .*expected a sweep in TOML"),
+        (("num_images = 4", "num_images = 4\nnum_clients = 0"), "num_clients = 0 must be a whole number"),
         (("num_images = 4", "num_images = 0"), "num_images = 0 must be a whole number"),
         (('model = "mlp"', 'model = "mpl"'), "did you mean 'mlp'"),
         (("steps = 2", "steps = 0"), "steps = 0 must be a whole number"),

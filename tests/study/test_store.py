@@ -182,3 +182,20 @@ def test_what_is_no_path_is_reported(store, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=message):
         Store(store)
+
+
+def test_other_results_than_units_are_kept_beside_them(path, make_unit):
+    with Store(path) as store:
+        assert store.kept("a") is None
+        store.keep("a", {"part": "attack"}, RESULT)
+        store.keep("a", {"part": "attack"}, {"outcome": "another"})
+        assert store.kept("a") == RESULT, "the first result under a key stays"
+        store.finish(make_unit(), RESULT)
+        assert list(store.rows([make_unit()])) == [make_unit().key]
+    with Store(path) as store:
+        assert store.kept("a") == RESULT
+        # As a store of an earlier version, whose keys are computed again when it is opened.
+        store._query("PRAGMA user_version = 1")
+    with Store(path) as store:
+        assert store.kept("a") == RESULT
+        assert len(store) == 2

@@ -5,6 +5,7 @@ That the JAX version is exact is shown in tests/attack/test_gradient.py.
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -19,6 +20,7 @@ import workbench as wb
 from workbench.training import chain, native
 from workbench.training import sgd as training
 from workbench.training.chain import Layer
+from workbench.training.native import binding
 from workbench.training.sgd import Batches, batch_share, in_batches, sgd
 
 # Of the largest entry. The errors of the JAX version in float32 are as large.
@@ -62,15 +64,7 @@ quick_jit = partial(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    try:
-        native.build()
-    except native.CannotCompileError as problem:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(problem))
-    native._library.cache_clear()
+pytestmark = pytest.mark.usefixtures("compiled_library")
 
 
 def numbers(seed, *shape):
@@ -175,7 +169,7 @@ def test_it_is_what_sgd_uses_whole_and_in_segments(model, segments, monkeypatch)
 
     text, found = gradient(jax.jit)
     assert "workbench_backward" in text, "sgd does not call the library"
-    monkeypatch.setattr(native, "_library", lambda: None)
+    monkeypatch.setattr(binding, "_library", lambda: None)
     text, right = gradient(quick_jit)
     assert "workbench_backward" not in text, "the library is called though it is not there"
     assert distance(found, right) < ROUNDING
@@ -191,7 +185,7 @@ def test_one_local_step_is_left_to_jax():
 def test_what_an_attack_keeps_is_told_by_who_computes_it(monkeypatch):
     model = wb.models.femnist_cnn()
     one, two = (training.kept_bytes(model, steps, 4) for steps in (1, 2))
-    monkeypatch.setattr(native, "_library", lambda: None)
+    monkeypatch.setattr(binding, "_library", lambda: None)
     assert training.kept_bytes(model, 1, 4) == one, "one step is JAX's, with the library and without"
     assert training.kept_bytes(model, 2, 4) != two, "two steps are the library's"
 
@@ -244,6 +238,15 @@ def test_the_numbers_do_not_depend_on_the_number_of_cores(cores):
     assert digests[0] == digests[1], "one core and two compute different numbers"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_compilers_and_sanitizers_find_nothing():
+    tool = Path(__file__).parents[2] / "tools/native_check.py"
+    done = subprocess.run([sys.executable, tool], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok " in done.stdout, f"everything was skipped: {done.stdout}"
+
+
 def conv(kernel_shape, last_inputs, **options):
     return Layer("a", kernel_shape, **options), Layer("b", (last_inputs, 5), relu=False)
 
@@ -268,6 +271,118 @@ def test_what_it_does_not_know_is_left_to_jax(layers):
     assert not native.can_train(layers, weights, batches.images)
 
 
+_WRONG_CALLS = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+sys.path.insert(0, sys.argv[1])
+from test_native import NETWORKS, RATE, a_client
+from workbench.training import native
+from workbench.training.native import binding
+
+layers, image_shape = NETWORKS["mlp"]
+weights, batches, direction = a_client(layers, image_shape, 2, 4, 2, jnp.float32)
+floats = native.kept_floats(layers, image_shape, 2)
+network = binding._network(layers, image_shape)
+arrays = binding._arrays(layers, weights)
+given = [*binding._given(batches, jnp.float32(RATE))]
+floats_of = lambda *shape: jnp.zeros(shape, jnp.float32)
+trajectory = floats_of(len(batches.images), floats)
+
+def called(name, arguments, results, **settings):
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in results]
+    found = jax.jit(lambda *a: jax.ffi.ffi_call(name, shapes)(*a, **settings))(*arguments)
+    return jax.block_until_ready(found)
+
+right = {
+    "workbench_forward": ([*given, *arrays], [*arrays, trajectory], {"network": network, "keep": True}),
+    "workbench_backward": (
+        [*given, trajectory, *arrays, *arrays], [*arrays, batches.images], {"network": network}
+    ),
+}
+
+def replaced(values, index, value):
+    return [*values[:index], value, *values[index + 1:]]
+
+def changed(**numbers):
+    other = network.copy()
+    for index, number in numbers.items():
+        other[int(index[1:])] = number
+    return other
+
+networks = {
+    "empty": network[:0], "no layers": network[:3], "cut": network[:-1], "wider": changed(_7=3000),
+    "negative": changed(_0=-5), "huge": changed(_0=2**62), "large": changed(_0=2**23, _1=2**23, _2=2**23),
+    "no class": changed(_23=0), "other images": changed(_0=6), "pooling": changed(_10=1), "padding": changed(_8=-1),
+    "a convolution": changed(_3=0), "no ReLU": changed(_9=0),
+}
+count = 0
+for name, (arguments, results, settings) in right.items():
+    called(name, arguments, results, **settings)
+    wrong = {f"network: {kind}": (arguments, results, {**settings, "network": n}) for kind, n in networks.items()}
+    for kind, values in (("argument", arguments), ("result", results)):
+        for index, array in enumerate(values):
+            for how, value in {
+                "longer": floats_of(*array.shape, 2),
+                "other type": jnp.zeros(array.shape, jnp.int32 if array.dtype == jnp.float32 else jnp.float32),
+                "other size": floats_of(*array.shape[:-1], array.shape[-1] + 1) if array.ndim else floats_of(2),
+            }.items():
+                new = replaced(values, index, value)
+                pair = (new, results) if kind == "argument" else (arguments, new)
+                wrong[f"{kind} {index}: {how}"] = (*pair, settings)
+        one_less, one_more = values[:-1], [*values, values[-1]]
+        for how, new in (("missing", one_less), ("one more", one_more)):
+            pair = (new, results) if kind == "argument" else (arguments, new)
+            wrong[f"{kind}: {how}"] = (*pair, settings)
+    if "keep" in settings:
+        wrong["keep: another"] = (arguments, results, {**settings, "keep": False})
+    for case, (these, those, with_) in wrong.items():
+        try:
+            called(name, these, those, **with_)
+        except jax.errors.JaxRuntimeError as error:
+            assert "compiled local training: " in str(error), f"{name}, {case}: {error}"
+            count += 1
+        else:
+            raise AssertionError(f"{name}, {case}: no error")
+print("refused", count)
+"""
+
+
+def in_a_process(program, *arguments):
+    """What a Python program prints; it runs alone, because a crash would end the tests."""
+    command = [sys.executable, "-c", program, str(Path(__file__).parent), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-2000:]}"
+    return done.stdout
+
+
+def test_a_wrong_argument_is_an_error_of_xla_and_never_a_crash():
+    assert int(in_a_process(_WRONG_CALLS).split()[-1]) > 100
+
+
+_OTHER_WEIGHTS = """
+import dataclasses, sys
+import jax, numpy as np, workbench as wb
+client = wb.load_dataset("glyphs").client(0, num_images=4)
+mlp, wider = wb.models.mlp(widths=(8,)), wb.models.mlp(widths=(3000,))
+try:
+    dataclasses.replace(mlp, chain=wider.chain)
+except wb.DataError as error:
+    print(error)
+# Past the check of the network, the library checks once more.
+object.__setattr__(mlp, "chain", wider.chain)
+try:
+    wb.client_update(mlp, mlp.init(), client, wb.ClientConfig(epochs=1, batch_size=2))
+except (jax.errors.JaxRuntimeError, TypeError, ValueError) as error:
+    print(type(error).__name__, "instead of a crash")
+"""
+
+
+def test_a_chain_that_does_not_fit_the_weights_ends_in_an_error_and_not_in_a_crash():
+    first, second = in_a_process(_OTHER_WEIGHTS).splitlines()
+    assert first == "init(0)['Dense_0']['bias'] has shape (8,); chain has (3000,)."
+    assert second == "JaxRuntimeError instead of a crash"
+
+
 def test_other_number_types_are_left_to_jax():
     with jax.enable_x64(True):
         weights, batches, _ = a_client(PAPER, (28, 28, 1), 1, 2, 2, jnp.float64)
@@ -279,7 +394,11 @@ def test_training_alone_keeps_nothing_of_its_steps():
     weights, batches, _ = a_client(layers, image_shape, 3, 4, 1, jnp.float32)
     final, kept = native.forward(layers, weights, batches, jnp.float32(RATE), keep=False)
     right, all_kept = native.forward(layers, weights, batches, jnp.float32(RATE), keep=True)
-    assert (len(kept), len(all_kept)) == (1, 12)
+    assert (kept, len(all_kept.compiled)) == (None, 12)
+    program = jax.jit(lambda w: native.forward(layers, w, batches, jnp.float32(RATE), keep=False)).lower(weights)
+    floats = native.kept_floats(layers, image_shape, 1)
+    assert f"tensor<1x{floats}xf32>" in program.as_text(), "the library is not called with memory for one step"
+    assert f"tensor<12x{floats}xf32>" not in program.as_text(), "training alone has memory for every step"
     for found, expected in zip(jax.tree.leaves(final), jax.tree.leaves(right), strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -297,7 +416,7 @@ def test_a_broken_library_is_left_aside(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     native.library_path().parent.mkdir()
     native.library_path().write_bytes(b"not a library")
-    assert native._library.__wrapped__() is None
+    assert binding._library.__wrapped__() is None
 
 
 def test_a_broken_library_is_compiled_again(monkeypatch, tmp_path):
@@ -321,7 +440,11 @@ def test_a_library_that_another_user_may_have_written_is_not_loaded(harm, monkey
     library.write_bytes(working.read_bytes())
     library.chmod(0o755)
     # In a process of its own: this one has loaded the library.
-    command = [sys.executable, "-c", "from workbench.training import native; print(native._library(), native.advice())"]
+    command = [
+        sys.executable,
+        "-c",
+        "from workbench.training.native import advice, binding; print(binding._library(), advice())",
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert found.startswith("<CDLL"), f"a private library was not loaded: {found}"
     {
@@ -378,22 +501,22 @@ def test_a_cache_that_cannot_be_written_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBENCH_CACHE", str(in_the_way / "cache"))
     with pytest.raises(native.CannotCompileError, match="a file"):
         native.build()
-    assert native._library.__wrapped__() is None
+    assert binding._library.__wrapped__() is None
 
 
 def test_the_environment_can_leave_it_out(monkeypatch):
     monkeypatch.setenv("WORKBENCH_NATIVE", "0")
-    assert native._library.__wrapped__() is None
+    assert binding._library.__wrapped__() is None
 
 
 def test_people_are_told_how_to_be_faster_where_they_can_be(monkeypatch):
     assert native.advice() is None, "it is there, and advised all the same"
-    monkeypatch.setattr(native, "_library", lambda: None)
+    monkeypatch.setattr(binding, "_library", lambda: None)
     assert "python -m workbench.native" in native.advice()
-    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     assert native.advice() is None, "there is no compiler to follow the advice with"
     monkeypatch.undo()
-    monkeypatch.setattr(native, "_library", lambda: None)
+    monkeypatch.setattr(binding, "_library", lambda: None)
     monkeypatch.setenv("WORKBENCH_NATIVE", "0")
     assert native.advice() is None, "it is not wanted"

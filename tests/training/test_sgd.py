@@ -4,7 +4,6 @@ That the steps and their derivatives are exact is shown in tests/attack/test_gra
 """
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
+from workbench.training import sgd as sgd_module
+from workbench.training.native import can_train
 from workbench.training.sgd import Batches, batch_share, in_batches, kept_bytes, sgd
 
 CNN = wb.models.femnist_cnn()
@@ -66,16 +67,50 @@ def test_the_computation_of_the_papers_network_does_not_grow_with_the_local_step
 
 @pytest.mark.parametrize("batch_size", [1, 5])
 @pytest.mark.parametrize("segments", [1, 10])
-def test_the_estimate_of_what_is_kept_is_what_jax_keeps(batch_size, segments):
-    num_steps = 100
-    arguments = jax.eval_shape(CNN.init), shapes_of_batches(num_steps, batch_size)
-    kept = jax.eval_shape(partial(way_back, segments=segments), *arguments)
-    found = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
-    if segments > 1:
-        # JAX keeps the segments' starts; one segment's inside is added while its turn lasts.
-        found += kept_bytes(CNN, num_steps // segments, batch_size)
+def test_the_estimate_of_what_is_kept_is_what_a_program_needs(batch_size, segments):
+    num_steps, weights = 100, jax.eval_shape(CNN.init)
+
+    def derivative(weights, batches, direction):
+        return way_back(weights, batches, segments)(direction)
+
+    program = jax.jit(derivative).lower(weights, shapes_of_batches(num_steps, batch_size), weights).compile()
+    # The weights, their adjoint and the next adjoint are in memory as well.
+    beside = 3 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(weights))
+    found = program.memory_analysis().temp_size_in_bytes - beside
     estimate = kept_bytes(CNN, num_steps, batch_size, segments)
-    assert 0.8 < estimate / found < 1.25, f"{estimate / 2**20:.0f} MB estimated, {found / 2**20:.0f} MB kept"
+    assert 0.8 < estimate / found < 1.25, f"{estimate / 2**20:.0f} MB estimated, {found / 2**20:.0f} MB needed"
+
+
+def test_the_estimate_is_of_the_platform_that_computes():
+    on_cpu, on_gpu = (kept_bytes(CNN, 100, 5, platform=platform) for platform in ("cpu", "cuda"))
+    assert kept_bytes(CNN, 100, 5) == on_cpu, "the tests run on a CPU"
+    if can_train(CNN.chain, CNN.init(), jnp.zeros((5, *CNN.image_shape))):
+        assert on_gpu > on_cpu, "JAX keeps the dense layers' weights of every step, and the library does not"
+    else:
+        assert on_gpu == on_cpu, "without the library, all devices compute the same"
+
+
+@pytest.mark.parametrize("most", [0, 10**9], ids=["computed again", "kept"])
+def test_what_a_custom_network_keeps_of_a_step_is_known_and_changes_nothing(most, monkeypatch):
+    model = replace(wb.models.mlp((4, 4, 1), (30,), 3), chain=None)
+    rng = np.random.default_rng(0)
+    batches = Batches(
+        jnp.asarray(rng.normal(size=(20, 2, 4, 4, 1)), jnp.float32),
+        jnp.ones((20, 2), jnp.int32),
+        jnp.full((20, 2), 0.5),
+    )
+
+    def end(images):
+        return sgd(model, model.init(), batches._replace(images=images), jnp.float32(0.1))
+
+    adjoint = jax.tree.map(jnp.ones_like, model.init())
+    usual = jax.vjp(end, batches.images)[1](adjoint)
+    monkeypatch.setattr(sgd_module, "_MOST_KEPT", most)
+    kept = jax.vjp(end, batches.images)[1]
+    np.testing.assert_allclose(kept(adjoint), usual, rtol=1e-5, atol=1e-7)
+    found = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    estimate = kept_bytes(model, 20, 2)
+    assert 0.6 < estimate / found < 1.7, f"{estimate} bytes estimated, {found} kept"
 
 
 def test_segments_need_less_memory():

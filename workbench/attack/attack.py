@@ -181,7 +181,8 @@ class Attack:
     @property
     def memory(self) -> int:
         """About the bytes that its largest step needs at its peak."""
-        return max(phase.objective.simulation.memory(self.observation.num_clients) for phase in self.phases)
+        num_clients, device = self.observation.num_clients, self.phases[0].problem.mean.device
+        return max(phase.objective.simulation.memory(num_clients, device) for phase in self.phases)
 
     def server_view(self) -> dict[str, dict[str, Any]]:
         """What the server received, what it assumes, and what it never sees, as tables for people."""

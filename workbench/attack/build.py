@@ -119,7 +119,7 @@ def _in_segments(
     """The simulation with as many segments as epochs, where memory is to be saved."""
     low_memory = config.low_memory
     if low_memory is None:
-        low_memory = simulation.memory(num_clients) > 0.8 * _free_memory(device)
+        low_memory = simulation.memory(num_clients, device) > 0.8 * _free_memory(device)
     return replace(simulation, segments=simulation.schedule.epochs if low_memory and simulation.is_batched else 1)
 
 

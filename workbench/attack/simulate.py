@@ -88,13 +88,15 @@ class Simulation:
         """The batches that the variables make: what the update distance is divided by."""
         return self.num_variable_epochs * self.schedule.batches_per_epoch
 
-    def memory(self, num_clients: int) -> int:
+    def memory(self, num_clients: int, device: jax.Device | None = None) -> int:
         """About the bytes that a step of an attack needs at its peak: what the backward pass keeps, and the state."""
         num_images = num_clients * self.num_variable_epochs * self.schedule.num_images
         # The images, Adam's two moments, the consensus, the gradient and the next state, as float32.
         state = 8 * 4 * num_images * math.prod(self.model.image_shape)
         training = self.training if self.is_batched else self.training.of_gradient
-        return state + num_clients * kept_bytes(self.model, *self.num_simulated_steps, self.segments, training)
+        platform = device.platform if device else None
+        kept = kept_bytes(self.model, *self.num_simulated_steps, self.segments, training, platform)
+        return state + num_clients * kept
 
 
 @jax.tree_util.register_dataclass

@@ -1,4 +1,4 @@
-"""The command line: ``workbench demo``, ``attack``, ``export``, ``table`` and ``sweep``.
+"""The command line: ``workbench demo``, ``attack``, ``audit``, ``export``, ``table`` and ``sweep``.
 
 Exit codes: 0 when all went well, 1 when an attack diverged or units of a study failed, 2 when the input was wrong, 130
 after Ctrl-C. A run that Ctrl-C or a divergence ends still prints its table and writes its report and checkpoint.
@@ -14,9 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli.attack import attack, demo
-from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, setting_options
+from workbench.cli.audit import audit
+from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, seed_list, setting_options
 from workbench.cli.export import export
 from workbench.errors import ConfigError, WorkbenchError, check_choice
+from workbench.progress import repeated_interrupts
 from workbench.settings import with_parameters
 from workbench.study.plan.plan import DATASETS, Plan
 from workbench.study.plan.tables import NUMBERS, TableOptions, plan_sweep, plan_table
@@ -37,7 +39,9 @@ def main() -> None:
     """Run the command line; whatever is wrong with the input is one line on standard error, and exit code 2."""
     try:
         _check_nothing_is_empty(sys.argv)
-        sys.exit(app(standalone_mode=False, prog_name="workbench"))
+        with repeated_interrupts():
+            code = app(standalone_mode=False, prog_name="workbench")
+        sys.exit(code)
     except (WorkbenchError, typer.TyperException) as error:
         message = str(error) if isinstance(error, WorkbenchError) else f"{error.format_message()} See workbench --help."
         typer.echo("workbench: " + " ".join(message.split()), err=True)
@@ -64,13 +68,6 @@ def _workbench(
         typer.echo(context.get_help())
 
 
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"seeds = {text!r} must be whole numbers such as 0,1,2.") from None
-
-
 def _names(separator: str, texts: list[str]) -> list[str]:
     return [name.strip() for text in texts for name in text.split(separator)]
 
@@ -80,7 +77,7 @@ _READERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "clients": (str, str),
     "methods": (str, lambda text: _names(",", [text])),
     "settings": (list[str], lambda texts: _names(";", texts)),
-    "seeds": (str, _seeds),
+    "seeds": (str, seed_list),
     "changes": (list[str], parse_settings),
 }
 _TEXT_DEFAULTS = {"clients": "10", "seeds": "0"}
@@ -148,6 +145,7 @@ def _run(plan: Plan, export: list[Path] | None, over_time: Path | None, **values
 for command in (
     demo,
     attack,
+    audit,
     export,
     with_parameters(table, [*_TABLE_OPTIONS, *_RUN_OPTIONS]),
     with_parameters(sweep, _RUN_OPTIONS),

@@ -22,6 +22,7 @@ __all__ = [
     "parse_settings",
     "prepare_output",
     "prepare_run",
+    "seed_list",
     "setting_options",
 ]
 
@@ -100,6 +101,14 @@ def parse_settings(assignments: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             settings[name] = value
     return settings
+
+
+def seed_list(text: str) -> list[int]:
+    """Seeds from a text such as ``0,1,2``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"seeds = {text!r} must be whole numbers such as 0,1,2.") from None
 
 
 def prepare_run(*outputs: Path | None, is_advised: bool = True) -> None:

@@ -106,16 +106,18 @@ def check_training(model: Model, client: ClientData, config: ClientConfig, field
         raise DataError(f"{field} has images of {client.image_shape}; {model.name} takes {model.image_shape}.")
     if client.num_classes > model.num_classes:
         raise DataError(f"{field} has {client.num_classes} classes; {model.name} has only {model.num_classes} outputs.")
-    config.step_sizes(config.learning_rate, config.schedule(client.num_images))
-    if model.mixes_images and config.defence.name in ("pruning", "dp_sgd"):
-        raise ConfigError(
-            f"defence = {config.defence.name!r} needs the gradient of every image, and {model.name} mixes the images "
-            "of a batch; use another defence, or a network without batch normalisation."
-        )
+    schedule = config.schedule(client.num_images)
+    # Before anything is computed for every step.
     if config.epochs * client.num_images > MOST_VISITS:
         raise ConfigError(
             f"epochs = {config.epochs} with {client.num_images} images is too much training; "
             f"epochs * num_images must be at most {MOST_VISITS}."
+        )
+    config.step_sizes(config.learning_rate, schedule)
+    if model.mixes_images and config.defence.name in ("pruning", "dp_sgd"):
+        raise ConfigError(
+            f"defence = {config.defence.name!r} needs the gradient of every image, and {model.name} mixes the images "
+            "of a batch; use another defence, or a network without batch normalisation."
         )
 
 

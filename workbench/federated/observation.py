@@ -1,5 +1,6 @@
 """What the server observes of a client's training."""
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -8,8 +9,9 @@ import jax
 
 from workbench.config import ClientConfig
 from workbench.data.dataset import Normalization
-from workbench.errors import ConfigError, check_count, check_kind, check_number, shown
+from workbench.errors import ConfigError, DataError, check_count, check_kind, check_number, shown
 from workbench.federated.updates import weights_of_update
+from workbench.files.audit import read_audit_file
 from workbench.training.local import PLAIN, LocalTraining
 from workbench.training.model import Model, check_image_shape
 from workbench.training.optimizer import Response, response
@@ -120,6 +122,32 @@ class Observation:
             learning_rate=training.learning_rate,
             num_clients=num_clients,
             training=training.local,
+        )
+
+    @staticmethod
+    def from_audit_file(
+        model: Model,
+        path: str | os.PathLike[str],
+        training: ClientConfig,
+        *,
+        normalization: Normalization | tuple[tuple[float, ...], tuple[float, ...]],
+        client: str | int = 0,
+        num_images: int | None = None,
+        sends: str = "weights",
+    ) -> "Observation":
+        """An observation from a round that `workbench.auditing.flower` recorded; see `from_updates`.
+
+        Args:
+            path: the file.
+            client: the federation's id of the client, or its place in the file.
+            num_images: N, if the client did not say it or it is not right.
+        """
+        one = read_audit_file(path).client(client)
+        num_images = one.num_images if num_images is None else num_images
+        if num_images is None:
+            raise DataError(f"client {shown(one.id)} did not say on how many images it trained; give num_images.")
+        return Observation.from_updates(
+            model, one.sent, one.received, training, num_images=num_images, normalization=normalization, sends=sends
         )
 
     @property

@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from workbench.errors import CheckpointError, WorkbenchError, check_path, shown
 from workbench.files.writing import write_atomically
 
-__all__ = ["Tensors", "check_keys", "fitting_together", "kind_of", "read", "write"]
+__all__ = ["Tensors", "check_keys", "digest_of", "fitting_together", "kind_of", "read", "write"]
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -123,6 +123,11 @@ def _check_header(file: Path, kind: str) -> None:
 
 def _digest(metadata: dict[str, str], tensors: Tensors) -> str:
     texts = "".join(f"{name} {metadata[name]}\n" for name in ("kind", "format", "settings"))
+    return digest_of(tensors, texts)
+
+
+def digest_of(tensors: Tensors, texts: str = "") -> str:
+    """SHA-256 of some texts and of the names, types, shapes and contents of tensors."""
     digest = hashlib.sha256(texts.encode())
     for name, array in sorted(tensors.items()):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

@@ -74,7 +74,8 @@ class Frame:
         labels: [N] the class assumed for every image.
         score: against the truth, before the images were reduced to 8 bits; None where the truth was not given.
         residuals: [N] the span residual of every image; None where the update has no span.
-        reads: [N] the class that the client's network sees in every image; None in recordings of older versions.
+        reads: [N] the class that the client's network sees in every image; None where it was not read, as in
+            recordings of older versions.
     """
 
     step: int
@@ -291,7 +292,7 @@ def frame_of(
     step: int,
     found: Any,
     truth: Truth,
-    read: Callable[[NDArray[np.float32]], NDArray[np.int64]],
+    read: Callable[[NDArray[np.float32]], NDArray[np.int64]] | None,
     *,
     has_epochs: bool = True,
     has_residuals: bool = True,
@@ -302,7 +303,7 @@ def frame_of(
         step: number of steps made before it.
         found: a `Reconstruction`.
         truth: to compare with; empty where it is not known.
-        read: returns the class that the client's network sees in every image.
+        read: returns the class that the client's network sees in every image; None reads nothing, which saves time.
         has_epochs: whether to keep the images of every epoch.
         has_residuals: whether to compute the span residuals, which takes time.
     """
@@ -314,7 +315,7 @@ def frame_of(
         labels=found.labels,
         score=score(found, truth) if truth else None,
         residuals=found.residuals if has_residuals else None,
-        reads=read(found.images),
+        reads=None if read is None else read(found.images),
     )
 
 

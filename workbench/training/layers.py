@@ -22,6 +22,7 @@ __all__ = [
     "average_pool",
     "average_pool_transpose",
     "batch_norm",
+    "batch_statistics",
     "convolution",
     "convolution_input_gradient",
     "convolution_kernel_gradient",
@@ -219,15 +220,24 @@ def batch_norm(
         momentum: the share of this batch in the new running statistics.
         epsilon: added to the variance.
     """
-    axes, channels = tuple(range(inputs.ndim - 1)), (1,) * (inputs.ndim - 1) + inputs.shape[-1:]
-    counts = mask.reshape(-1, *(1,) * (inputs.ndim - 1)).astype(inputs.dtype)
-    number = counts.sum() * (math.prod(inputs.shape[1:-1]))
-    mean = (counts * inputs).sum(axes) / number
-    centred = inputs - mean.reshape(channels)
-    variance = (counts * centred**2).sum(axes) / number
-    scale = weights["scale"] / jnp.sqrt(variance + epsilon)
+    mean, variance, unbiased = batch_statistics(inputs, mask, tuple(range(inputs.ndim - 1)))
+    scale, bias = (weights[name].reshape(mean.shape) for name in ("scale", "bias"))
     # The running variance is the unbiased one.
-    unbiased = variance * number / jnp.maximum(number - 1, 1)
-    found = {"mean": mean, "variance": unbiased}
+    found = {"mean": mean.reshape(-1), "variance": unbiased.reshape(-1)}
     new = {name: (1 - momentum) * weights[name] + momentum * value for name, value in found.items()}
-    return centred * scale.reshape(channels) + weights["bias"].reshape(channels), new
+    return (inputs - mean) * (scale / jnp.sqrt(variance + epsilon)) + bias, new
+
+
+def batch_statistics(inputs: Array, mask: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
+    """The mean, the variance and the unbiased variance of a batch, with axes of length 1 where they are taken over.
+
+    Args:
+        inputs: [M, ...].
+        mask: [M] False for padding, which does not count.
+        axes: all but that of the channels.
+    """
+    counts = mask.reshape(-1, *(1,) * (inputs.ndim - 1)).astype(inputs.dtype)
+    number = counts.sum() * math.prod(inputs.shape[axis] for axis in axes if axis)
+    mean = (counts * inputs).sum(axes, keepdims=True) / number
+    variance = (counts * (inputs - mean) ** 2).sum(axes, keepdims=True) / number
+    return mean, variance, variance * number / jnp.maximum(number - 1, 1)

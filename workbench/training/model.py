@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from workbench.errors import ConfigError, check_count, shown
-from workbench.training.chain import Layer
+from workbench.training.chain import Layer, logits
 from workbench.training.convolutions import WithFastConvolutions, slow_convolutions
 from workbench.weights import Shapes, Weights, check_shapes, check_weights, shapes_of
 
@@ -79,6 +79,8 @@ class Model:
             self._check_functions()
             self._check_values()
             self._replace_convolutions()
+        else:
+            self._check_chain(self.chain)
 
     def _check_functions(self) -> None:
         """Check that custom functions fit together; too many logits, for instance, would train silently."""
@@ -116,6 +118,20 @@ class Model:
             found = getattr(result, "shape", None)
             if found != (2, width):
                 raise ConfigError(f"{name} returns shape {found} for 2 images; it must return (2, {width}).")
+
+    def _check_chain(self, layers: Any) -> None:
+        """Check that a chain of layers fits the weights, the images and the classes; compiled code relies on it."""
+        if not isinstance(layers, tuple) or not layers or not all(isinstance(layer, Layer) for layer in layers):
+            raise ConfigError(f"chain = {shown(layers)} must be a tuple of layers.")
+        if tuple(layer.name for layer in layers) != self.layer_names or len(set(self.layer_names)) < len(layers):
+            raise ConfigError(f"layer_names = {self.layer_names} must be the names of the layers of chain.")
+        needed = {layer.name: {"kernel": layer.kernel_shape, "bias": layer.kernel_shape[-1:]} for layer in layers}
+        float32 = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+        weights = {name: {key: float32(shape) for key, shape in shapes.items()} for name, shapes in self.shapes.items()}
+        check_shapes(weights, "init(0)", needed, "chain")
+        found = _result_shape("chain", partial(logits, layers), weights, jnp.zeros((2, *self.image_shape)))
+        if found.shape != (2, self.num_classes):
+            raise ConfigError(f"chain returns shape {found.shape} for 2 images; it must be (2, {self.num_classes}).")
 
     def _check_train(self, weights: Any, images: Array) -> tuple[Any, Shapes]:
         """The shapes of what `train` returns, if its statistics are arrays of the weights."""
@@ -212,7 +228,7 @@ class Model:
     @cached_property
     def shapes(self) -> Shapes:
         """The shape of every array of the weights, without computing any."""
-        return shapes_of(jax.eval_shape(partial(self.init, 0)))
+        return shapes_of(_result_shape("init", partial(self.init, 0)))
 
     def check_weights(self, weights: Any, field: str = "weights") -> Weights:
         """Return the weights as float32 arrays if they are this network's and finite."""

@@ -9,7 +9,6 @@ the batch where `run` gets a mask of the images that count, which then returns t
 running statistics otherwise.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from jax import Array, lax
 
 from workbench.errors import DataError, shown
 from workbench.files.torch_export import Name, Node, TorchExport
+from workbench.training.layers import batch_statistics
 from workbench.weights import Weights
 
 __all__ = ["OPERATORS", "TorchGraph", "Traced"]
@@ -429,15 +429,10 @@ def _batch_norm_training(
     **_: Any,
 ) -> tuple[Array, dict[str, Array]]:
     """Normalised with the statistics of the batch's images, and the new running statistics by their argument."""
-    axes = (0, *range(2, inputs.ndim))
-    present = mask.astype(inputs.dtype)
-    share = present.reshape((-1,) + (1,) * (inputs.ndim - 1))
-    count = present.sum() * math.prod(inputs.shape[2:])
-    mean = (share * inputs).sum(axes, keepdims=True) / count
-    variance = (share * (inputs - mean) ** 2).sum(axes, keepdims=True) / count
+    mean, variance, unbiased = batch_statistics(inputs, mask, (0, *range(2, inputs.ndim)))
     normal = (inputs - mean) * lax.rsqrt(variance + eps)
     # Torch corrects the variance that it keeps, but not the one that it normalises with.
-    kept = {"running_mean": mean, "running_var": variance * count / jnp.maximum(count - 1, 1)}
+    kept = {"running_mean": mean, "running_var": unbiased}
     old = {"running_mean": running_mean, "running_var": running_var}
     new = {
         name: (1 - momentum) * before + momentum * kept[name].reshape(-1)

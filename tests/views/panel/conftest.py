@@ -6,8 +6,8 @@ import pytest
 
 import workbench as wb
 from workbench.views.panel.controls import Controls
-from workbench.views.panel.panel import PICTURES_PER_SECOND as REAL_PACE
 from workbench.views.panel.scenarios import SCENARIOS
+from workbench.views.panel.worker import PICTURES_PER_SECOND as REAL_PACE
 
 CONFIG = wb.AttackConfig(
     steps=20,
@@ -29,7 +29,7 @@ def make_session(model, observation, client):
     return make
 
 
-PACE = "workbench.views.panel.panel.PICTURES_PER_SECOND"
+PACE = "workbench.views.panel.worker.PICTURES_PER_SECOND"
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def start_small(monkeypatch):
                     for name, value in {**SMALL, **values}.items():
                         self.fields[name].value = value
 
-        monkeypatch.setattr("workbench.views.panel.panel.Controls", SmallControls)
+        monkeypatch.setattr("workbench.views.panel.linked.Controls", SmallControls)
 
     return start
 
@@ -110,3 +110,33 @@ def until():
             time.sleep(0.01)
 
     return wait
+
+
+class Page:
+    """What a page would receive from a picture grid, and would report to it."""
+
+    def __init__(self, panel, grid, monkeypatch):
+        self.panel, self.grid = panel, grid
+        self.received = []
+        monkeypatch.setattr(grid, "send", lambda content, buffers=(): self.received.append((content, buffers)))
+        self.report("hello")
+
+    def report(self, kind, **content):
+        self.grid._handle_custom_msg({"kind": kind, **content}, [])
+        assert self.panel.wait(60)
+
+    def of_kind(self, kind):
+        return [
+            {**content, **dict(zip(content["buffers"], buffers, strict=True))}
+            for content, buffers in self.received
+            if content["kind"] == kind
+        ]
+
+    def frames(self):
+        return {frame["frame"]["step"]: frame for frame in self.of_kind("frame")}
+
+
+@pytest.fixture
+def open_page(monkeypatch):
+    """What a page shows of a panel, or of one of its grids."""
+    return lambda panel, grid=None: Page(panel, grid or panel.grid, monkeypatch)

@@ -41,7 +41,7 @@ def test_no_file_of_the_panel_imports_itself_through_another():
     graphlib.TopologicalSorter(GRAPH).prepare()
 
 
-@pytest.mark.parametrize("name", ["comparison", "controller", "files", "scenarios", "status", "workspace"])
+@pytest.mark.parametrize("name", ["controller", "files", "scenarios", "status", "workspace"])
 def test_what_decides_imports_no_widgets(name):
     reached, waiting = set(), {name}
     while waiting:

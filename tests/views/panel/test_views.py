@@ -1,5 +1,6 @@
-"""Tabs, timeline, files, recordings and comparison, without a browser."""
+"""Tabs, timeline, files and recordings, without a browser."""
 
+import html
 import io
 import time
 from dataclasses import replace
@@ -13,7 +14,6 @@ import workbench as wb
 from workbench.data import Truth
 from workbench.data.dataset import eight_bits
 from workbench.metrics import Score
-from workbench.views.panel import ComparePanel
 from workbench.views.panel.tabs import SpanTab
 from workbench.views.scene import scene_at
 
@@ -55,33 +55,9 @@ def texts(tab):
     return tab.caption.value
 
 
-class Page:
-    """What a page would receive from a panel's picture grid, and would report to it."""
-
-    def __init__(self, panel, monkeypatch):
-        self.panel, self.grid = panel, panel.grid
-        self.received = []
-        monkeypatch.setattr(self.grid, "send", lambda content, buffers=(): self.received.append((content, buffers)))
-        self.report("hello")
-
-    def report(self, kind, **content):
-        self.grid._handle_custom_msg({"kind": kind, **content}, [])
-        assert self.panel.wait(60)
-
-    def of_kind(self, kind):
-        return [
-            {**content, **dict(zip(content["buffers"], buffers, strict=True))}
-            for content, buffers in self.received
-            if content["kind"] == kind
-        ]
-
-    def frames(self):
-        return {frame["frame"]["step"]: frame for frame in self.of_kind("frame")}
-
-
 @pytest.fixture
-def page(shown, monkeypatch):
-    return Page(shown, monkeypatch)
+def page(shown, open_page):
+    return open_page(shown)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +125,37 @@ def test_the_loss_sends_numbers_and_no_pixels(page, shown, until, finished):
     assert not any("pixels" in frame for frame in page.frames().values())
 
 
+def test_numbers_alone_are_not_read_by_the_network(shown, page, finished, monkeypatch, until):
+    choose(shown, "Loss")
+    monkeypatch.setattr(wb.AttackSession, "read", lambda *_: pytest.fail("the network read images that nobody sees"))
+    page.received.clear()
+    page.report("hello")
+    until(lambda: sorted(page.frames()) == [*finished.history.snapshot_steps], "all moments")
+    assert all(frame["frame"]["reads"] is None for frame in page.frames().values())
+    assert "cannot be drawn" not in shown.status_text, shown.status_text
+
+
+def test_after_a_rewind_and_other_steering_the_loss_is_sent_anew(make_panel, make_session, client, open_page):
+    panel = make_panel(make_session(), truth=client)
+
+    def steered(value):
+        panel.session.step(5)
+        panel.session.steer(tv_weight=value)
+        panel.session.step(5)
+
+    steered(0.5)
+    page = open_page(panel)
+    choose(panel, "Loss")
+    before = page.of_kind("history")[-1]["history"]
+    choose(panel, "Labels")
+    panel.session.rewind(0)
+    steered(5.0)
+    choose(panel, "Loss")
+    after = page.of_kind("history")[-1]["history"]
+    assert (after["numSteps"], after["numSteered"]) == (before["numSteps"], before["numSteered"])
+    assert after["steering"] != before["steering"], "the curve of a run that did not happen stays"
+
+
 def test_a_page_that_was_loaded_again_gets_everything_again(page, until, finished):
     steps = [*finished.history.snapshot_steps]
     until(lambda: sorted(page.frames()) == steps, "all moments")
@@ -180,11 +187,11 @@ def test_what_no_page_of_ours_would_send_is_ignored(page, content):
     assert not page.panel.status_text.startswith("Something")
 
 
-def test_a_page_is_sent_at_most_a_megabyte_a_second(make_panel, make_session, client, monkeypatch, until):
+def test_a_page_is_sent_at_most_a_megabyte_a_second(make_panel, make_session, client, monkeypatch, until, open_page):
     monkeypatch.setattr("workbench.views.grid.widget.BYTES_PER_SECOND", 20_000)
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
     panel.views.selected_index = TITLES.index("Epochs")
-    page = Page(panel, monkeypatch)
+    page = open_page(panel)
     began = time.monotonic()
     panel.run_button.click()
     until(lambda: len(page.frames()) >= 4, "some frames")
@@ -267,13 +274,13 @@ def test_where_there_is_no_span_a_sentence_says_so(make_panel, old_recording):
     assert tab.picture(scene_at(old_recording, 8, Truth())) is None, "a picture without a spectrum"
 
 
-def test_without_the_truth_nothing_is_compared(make_panel, make_session, monkeypatch):
+def test_without_the_truth_nothing_is_compared(make_panel, make_session, open_page):
     panel = make_panel(make_session())
     assert panel.wait(60)
     assert "recovered from the weights alone" in texts(choose(panel, "Labels"))
     scene = scene_at(panel.session, 0, Truth())
     assert panel.tabs[TITLES.index("Averaging")].picture(scene) is None
-    page = Page(panel, monkeypatch)
+    page = open_page(panel)
     choose(panel, "Reconstruction")
     (source,) = page.of_kind("source")
     assert "truth" not in source
@@ -285,13 +292,13 @@ def test_without_the_truth_nothing_is_compared(make_panel, make_session, monkeyp
     assert all(name.startswith("class ") for name in frame["classes"])
 
 
-def test_the_history_has_what_was_steered(make_panel, make_session, client, monkeypatch):
+def test_the_history_has_what_was_steered(make_panel, make_session, client, open_page):
     session = make_session()
     session.step(3)
     session.steer(tv_weight=0.25)
     session.step(2)
     panel = make_panel(session, truth=client)
-    page = Page(panel, monkeypatch)
+    page = open_page(panel)
     choose(panel, "Loss")
     history = page.of_kind("history")[-1]["history"]
     assert history["steering"] == [{"step": 3, "text": "Smoothness (tv) = 0.25"}]
@@ -311,9 +318,9 @@ def test_figures_follow_the_timeline(page, shown, finished):
     assert shown.rewind_button.disabled
 
 
-def test_looking_back_while_the_attack_runs_stays_where_it_is(make_panel, make_session, client, until, monkeypatch):
+def test_looking_back_while_the_attack_runs_stays_where_it_is(make_panel, make_session, client, until, open_page):
     panel = make_panel(make_session(wb.AttackConfig(steps=100_000)), truth=client)
-    page = Page(panel, monkeypatch)
+    page = open_page(panel)
     panel.run_button.click()
     until(lambda: len(panel.grid.moments) and len(panel.grid.moments[1]) > 3, "some kept moments")
     panel.grid._handle_custom_msg({"kind": "look", "step": 5}, [])
@@ -325,12 +332,12 @@ def test_looking_back_while_the_attack_runs_stays_where_it_is(make_panel, make_s
     assert panel.wait(60)
 
 
-def test_going_on_from_an_earlier_moment_with_another_weight(make_panel, make_session, client, monkeypatch):
+def test_going_on_from_an_earlier_moment_with_another_weight(make_panel, make_session, client, open_page):
     panel = make_panel(make_session(), truth=client)
     panel.run_button.click()
     assert panel.wait(60)
     straight = panel.session.reconstruction().images
-    page = Page(panel, monkeypatch)
+    page = open_page(panel)
     page.report("look", step=20)
     assert not panel.rewind_button.disabled
     panel.rewind_button.click()
@@ -345,7 +352,7 @@ def test_going_on_from_an_earlier_moment_with_another_weight(make_panel, make_se
     assert not np.array_equal(panel.session.reconstruction().images, straight)
 
 
-def test_a_recording_plays_without_computing(make_panel, recording, monkeypatch, until):
+def test_a_recording_plays_without_computing(make_panel, recording, monkeypatch, until, open_page):
     monkeypatch.setattr(wb.AttackSession, "step", lambda *_: pytest.fail("a step was computed"))
     monkeypatch.setattr(wb.AttackSession, "__init__", lambda *_, **__: pytest.fail("a session was built"))
     panel = make_panel(recording)
@@ -353,7 +360,7 @@ def test_a_recording_plays_without_computing(make_panel, recording, monkeypatch,
     assert panel.recording is recording
     assert panel.run_button.disabled
     assert panel.controls.fields["steps"].disabled
-    page = Page(panel, monkeypatch)
+    page = open_page(panel)
     until(lambda: len(page.frames()) == len(recording.frames), "all moments")
     for frame in recording.frames:
         assert page.frames()[frame.step]["pixels"] == frame.pixels.tobytes()
@@ -444,6 +451,33 @@ def test_an_exported_recording_can_be_loaded_and_left_again(make_small, tmp_path
     assert panel.session.num_steps == 0
 
 
+def test_a_recording_is_dimmed_while_a_new_attack_is_built(make_small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    panel = make_small()
+    panel.export.value = "recording"
+    panel.export_button.click()
+    assert panel.wait(120)
+    panel.load_button.click()
+    assert panel.wait(60)
+    assert "wb-stale" not in panel.views._dom_classes
+    seen = []
+    panel.views.observe(lambda change: seen.append("wb-stale" in change["new"]), "_dom_classes")
+    panel.build_button.click()
+    assert panel.wait(120)
+    assert seen == [True, False], "a recording that is about to be replaced looks as if it stayed"
+
+
+def test_files_have_a_question_mark_too(panel):
+    def texts_in(widget):
+        children = getattr(widget, "children", ())
+        return [str(getattr(widget, "value", ""))] + [text for child in children for text in texts_in(child)]
+
+    shown = " ".join(texts_in(panel))
+    for field in (panel.file, panel.export):
+        assert f"aria-label='About {field.description}'" in shown
+        assert field.tooltip in html.unescape(shown)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -483,50 +517,3 @@ def test_a_fork_goes_its_own_way(panel):
     assert fork.wait(60)
     assert (panel.session.num_steps, fork.session.num_steps) == (5, 30)
     assert panel.session.steering["tv_weight"] != 1.0
-
-
-@pytest.fixture
-def compare(make_session, client):
-    panel = wb.AttackPanel.compare(make_session(), truth=client)
-    yield panel
-    panel.close()
-
-
-def test_two_attacks_on_one_update_are_started_together(compare):
-    assert isinstance(compare, ComparePanel)
-    compare.run_button.click()
-    assert compare.wait(120)
-    left, right = (panel.session for panel in compare.panels)
-    assert (left.config.method, right.config.method) == ("ours_prior", "ours_no_prior")
-    assert left.observation.client_weights is not None
-    assert np.array_equal(left.label_counts, right.label_counts)
-    assert left.num_steps == right.num_steps == 30
-    headings = [side.children[0].value for side in compare.sides.children]
-    assert headings == ["<h3>ours_prior</h3>", "<h3>ours_no_prior</h3>"]
-    compare.panels[0].views.selected_index = 5
-    assert compare.panels[1].views.selected_index == 5
-    compare.reset_button.click()
-    assert compare.wait(60)
-    assert left.num_steps == right.num_steps == 0
-    compare.step_button.click()
-    assert compare.wait(60)
-    assert left.num_steps == right.num_steps == 1
-
-
-def test_comparing_shares_the_client_that_the_left_controls_name(start_small):
-    start_small(steps=3)
-    compare = wb.AttackPanel.compare()
-    try:
-        left, right = compare.panels
-        left.controls.fields["num_images"].value = 5
-        assert right.controls["num_images"] == 5
-        assert right.controls.fields["num_images"].disabled
-        compare.run_button.click()
-        assert compare.wait(120)
-        updates = [panel.session.observation.client_weights for panel in compare.panels]
-        for layer in updates[0]:
-            assert np.array_equal(updates[0][layer]["kernel"], updates[1][layer]["kernel"])
-        assert [panel.session.config.method for panel in compare.panels] == ["ours_prior", "ours_no_prior"]
-        assert [panel.session.num_steps for panel in compare.panels] == [6, 6]
-    finally:
-        compare.close()

@@ -185,6 +185,21 @@ class Store(AbstractContextManager["Store"]):
             self._connection.execute(_DELETE_FINISHED_CLAIMS)
         return new
 
+    def kept(self, key: str) -> Row | None:
+        """What `keep` stored under a key; None if there is nothing."""
+        found = self._query("SELECT result FROM results WHERE key = ?", key)
+        return json.loads(found[0][0]) if found else None
+
+    def keep(self, key: str, settings: Row, result: Row) -> None:
+        """Store a result that is not that of a unit, such as a part of an audit; the first one under a key stays.
+
+        Args:
+            key: a digest of the settings.
+            settings: everything that decides the result.
+            result: as plain JSON values.
+        """
+        self._query("INSERT OR IGNORE INTO results VALUES (?, ?, ?)", key, _text(settings), _text(result))
+
     def claim(self, unit: Unit) -> bool:
         """Claim a unit for this process; False if it is finished or claimed by another running process."""
         now = time.time()

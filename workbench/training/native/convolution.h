@@ -2,19 +2,17 @@
 
 #pragma once
 
-#include "layers.h"
+#include <algorithm>
+#include <cstdint>
+
+#include "layer.h"
+#include "memory.h"
 #include "threads.h"
 #include "vectors.h"
 
-namespace {
+namespace workbench {
 
-// One term of a sum of products: inputs and a kernel, or inputs and the gradient at an output.
-struct Term {
-  const float* inputs;
-  const float* other;
-};
-
-constexpr int kMostRuns = 2 * 32;  // two terms, kernels of up to 32 rows
+constexpr int kMostRuns = 2 * kMostKernelRows;  // two terms
 
 // One row of a convolution: kVectors vectors of channels from `filter` on, for `width` pixels, to out[x * out_step].
 template <int kVectors>
@@ -42,8 +40,8 @@ inline Vec activated(Vec value, Bits& active) {
 
 // One output row of a layer: convolution, bias, ReLU and, if the layer has it, pooling.
 template <int kVectors, bool is_derivative>
-void activated_row(const Layer& l, const Term* terms, int num_terms, const float* bias, Bits* active, const Grid& next,
-                   float* out, float* rows, int m, int y, int filter) {
+void activated_row(const LayerShape& l, const Term* terms, int num_terms, const float* bias, Bits* active,
+                   const Grid& next, float* out, float* rows, int m, int y, int filter) {
   constexpr int kWidth = kVectors * kLanes;
   const int num_rows = l.pool ? 2 : 1;
   for (int r = 0; r < num_rows; ++r) {
@@ -72,7 +70,7 @@ void activated_row(const Layer& l, const Term* terms, int num_terms, const float
 template <bool is_derivative>
 void convolution_layer(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
                        const float* bias, Bits* active, float* out, float* rows) {
-  const Layer& l = chain.layers[index];
+  const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   with_vectors(l.filters, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value;
@@ -87,7 +85,7 @@ void convolution_layer(const Team& team, const Chain& chain, int index, const Te
 
 // The gradient at a convolution's output, from the gradient after pooling.
 template <int kStep>
-void spread_by(const Team& team, const Chain& chain, const Layer& l, const Grid& next, const float* gradient,
+void spread_by(const Team& team, const Chain& chain, const LayerShape& l, const Grid& next, const float* gradient,
                const Bits* active, float* out) {
   constexpr float kShare = 1.0f / (kStep * kStep);
   team.each(chain.images * l.after_height, [&](int unit) {
@@ -102,9 +100,9 @@ void spread_by(const Team& team, const Chain& chain, const Layer& l, const Grid&
   });
 }
 
-void spread_gradient(const Team& team, const Chain& chain, int index, const float* gradient, const Bits* active,
-                     float* out) {
-  const Layer& l = chain.layers[index];
+inline void spread_gradient(const Team& team, const Chain& chain, int index, const float* gradient, const Bits* active,
+                            float* out) {
+  const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   if (l.pool)
     spread_by<2>(team, chain, l, next, gradient, active, out);
@@ -113,7 +111,7 @@ void spread_gradient(const Team& team, const Chain& chain, int index, const floa
 }
 
 // [k, k, C, F] to [k, k, F, C], flipped: the kernel of the transpose.
-void flip_kernel(const Team& team, const Layer& l, const float* kernel, float* flipped) {
+inline void flip_kernel(const Team& team, const LayerShape& l, const float* kernel, float* flipped) {
   const int offsets = l.size * l.size;
   team.each(offsets, [&](int unit) {
     const float* from = kernel + int64_t(offsets - 1 - unit) * l.channels * l.filters;
@@ -126,8 +124,9 @@ void flip_kernel(const Team& team, const Layer& l, const float* kernel, float* f
 }
 
 // The gradient of a convolution's input: a convolution of the spread gradient with the flipped kernel.
-void input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms, float* out) {
-  const Layer& l = chain.layers[index];
+inline void input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
+                           float* out) {
+  const LayerShape& l = chain.layers[index];
   with_vectors(l.channels, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value;
     const int parts = l.channels / (kVectors * kLanes);
@@ -143,7 +142,7 @@ void input_gradient(const Team& team, const Chain& chain, int index, const Term*
 // The same for the first layer, which has few channels, with the kernel as it is: sums over vectors of F. The result,
 // times `scale`, goes to images without a border.
 template <int kPixels>
-void image_pixels(const Layer& l, const Term* terms, int num_terms, int m, int y, int x, int c, float scale,
+void image_pixels(const LayerShape& l, const Term* terms, int num_terms, int m, int y, int x, int c, float scale,
                   float* out) {
   Vec sums[kPixels] = {};
   for (int term = 0; term < num_terms; ++term)
@@ -165,9 +164,10 @@ void image_pixels(const Layer& l, const Term* terms, int num_terms, int m, int y
   for (int pixel = 0; pixel < kPixels; ++pixel) out[int64_t(pixel) * l.channels] = scale * sum_of(sums[pixel]);
 }
 
-void image_gradient(const Team& team, const Chain& chain, const Term* terms, int num_terms, float scale, float* out) {
+inline void image_gradient(const Team& team, const Chain& chain, const Term* terms, int num_terms, float scale,
+                           float* out) {
   constexpr int kPixels = 8;
-  const Layer& l = chain.layers[0];
+  const LayerShape& l = chain.layers[0];
   team.each(chain.images * l.in.height, [&](int unit) {
     const int m = unit / l.in.height, y = unit % l.in.height;
     in_blocks<kPixels>(l.in.width, [&](int x, int count) {
@@ -181,10 +181,10 @@ void image_gradient(const Team& team, const Chain& chain, const Term* terms, int
 }
 
 // The gradients of a convolution's kernel and bias, in num_parts() parts that `descend_parts` sums.
-void kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                     const float* bias_gradient_of, float* out, Run* runs) {
+inline void kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
+                            const float* bias_gradient_of, float* out, Run* runs) {
   static const float one = 1.0f;
-  const Layer& l = chain.layers[index];
+  const LayerShape& l = chain.layers[index];
   const int run_rows = l.size * l.channels;  // rows of the kernel that are contiguous in a row of the input
   const int blocks = num_blocks(run_rows), parts = l.num_parts(), lines = chain.images * l.out_height;
   const int64_t part_numbers = l.kernel_numbers + l.bias_numbers;
@@ -216,7 +216,7 @@ void kernel_gradient(const Team& team, const Chain& chain, int index, const Term
 }
 
 // numbers -= rate * gradient, for a convolution's kernel and the bias that follows it in memory.
-void descend_parts(const Team& team, const Layer& l, const float* gradient, float rate, float* numbers) {
+inline void descend_parts(const Team& team, const LayerShape& l, const float* gradient, float rate, float* numbers) {
   const int64_t total = l.kernel_numbers + l.bias_numbers;
   const int parts = l.num_parts();
   team.each(static_cast<int>(total / kLanes), [&](int unit) {
@@ -227,4 +227,70 @@ void descend_parts(const Team& team, const Layer& l, const float* gradient, floa
   });
 }
 
-}  // namespace
+class DirectConvolution final : public ConvolutionLayer {
+ public:
+  DirectConvolution(const Chain& chain, int index, Shared& shared, Arena& arena, bool has_derivative)
+      : ConvolutionLayer(chain, index, shared) {
+    gradient_ = arena.take(l_.num_parts() * (l_.kernel_numbers + l_.bias_numbers));
+    for (const bool is_dot : {false, true}) {
+      const bool is_used = has_derivative || !is_dot;
+      flipped_[is_dot] = arena.take(is_used ? l_.kernel_numbers : 0);
+      spread_[is_dot] = arena.take(is_used ? chain.images * l_.out.image : 0);
+    }
+  }
+
+  void forward(const Team& team, const Step& step) override {
+    const Term term{input(step), weights().kernel};
+    convolution_layer<false>(team, chain_, index_, &term, 1, weights().bias, active(step), next_input(step),
+                             rows(team));
+  }
+
+  void backward(const Team& team, const Step& step) override {
+    set_gradient(team, next_gradient(step), step, false);
+    team.meet();
+    const Term change{input(step), spread_[false]}, back{spread_[false], flipped_[false]};
+    kernel_gradient(team, chain_, index_, &change, 1, spread_[false], gradient_, shared_.runs[team.index].data());
+    if (!is_first()) input_gradient(team, chain_, index_, &back, 1, step.slot + l_.gradient_at);
+  }
+
+  void forward_derivative(const Team& team, const Step& step) override {
+    const Term terms[] = {{input(step), adjoint().kernel}, {input_dot(), kept_kernel(step)}};
+    convolution_layer<true>(team, chain_, index_, terms, num_terms(), adjoint().bias, active(step), next_input_dot(),
+                            rows(team));
+  }
+
+  void backward_derivative(const Team& team, const Step& step) override {
+    set_gradient(team, next_gradient_dot(), step, true);
+    team.meet();
+    const Term change[] = {{input(step), spread_[true]}, {input_dot(), spread_[false]}};
+    kernel_gradient(team, chain_, index_, change, num_terms(), spread_[true], gradient_,
+                    shared_.runs[team.index].data());
+    if (is_first()) {
+      const Term back[] = {{spread_[true], kept_kernel(step)}, {spread_[false], adjoint().kernel}};
+      image_gradient(team, chain_, back, 2, -step.rate, step.images_adjoint);
+    } else {
+      const Term back[] = {{spread_[true], flipped_[false]}, {spread_[false], flipped_[true]}};
+      input_gradient(team, chain_, index_, back, 2, gradient_dot());
+    }
+  }
+
+  void descend(const Team& team, float rate, const Numbers& numbers) override {
+    descend_parts(team, l_, gradient_, rate, numbers.kernel);
+  }
+
+  int64_t num_runs() const override { return int64_t(2) * chain_.images * l_.out_height; }
+
+ private:
+  void set_kernel(const Team& team, const float* kernel, bool is_dot) override {
+    if (!is_first()) flip_kernel(team, l_, kernel, flipped_[is_dot]);
+  }
+  void set_gradient(const Team& team, const float* gradient, const Step& step, bool is_dot) override {
+    spread_gradient(team, chain_, index_, gradient, active(step), spread_[is_dot]);
+  }
+
+  float* gradient_;    // of kernel and bias, in parts
+  float* flipped_[2];  // the kernel of the transpose, and its dot
+  float* spread_[2];   // the gradient at the output, and its dot
+};
+
+}  // namespace workbench

@@ -16,7 +16,7 @@
 #include <sched.h>
 #endif
 
-namespace {
+namespace workbench {
 
 constexpr int kMostThreads = 16;
 
@@ -30,7 +30,7 @@ inline void relax() {
 
 constexpr int kAnyCore = -1;
 
-int this_core() {
+inline int this_core() {
 #ifdef __linux__
   return sched_getcpu();
 #else
@@ -39,7 +39,7 @@ int this_core() {
 }
 
 // The cores to use, one for each thread; the core of the calling thread comes first.
-std::vector<int> cores_for_threads() {
+inline std::vector<int> cores_for_threads() {
   std::vector<int> cores;
 #ifdef __linux__
   cpu_set_t allowed;
@@ -58,7 +58,7 @@ std::vector<int> cores_for_threads() {
 
 // A new thread starts on the core of its creator, and the scheduler may take longer to move it than the thread lives.
 // So the thread moves itself to its core, and then allows the scheduler to move it again.
-void move_to([[maybe_unused]] int core) {
+inline void move_to([[maybe_unused]] int core) {
 #ifdef __linux__
   if (core == kAnyCore) return;
   cpu_set_t allowed, one;
@@ -196,4 +196,4 @@ void run_team(const std::vector<int>& cores, Program program) {
   for (auto& other : others) other.join();
 }
 
-}  // namespace
+}  // namespace workbench

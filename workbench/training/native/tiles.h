@@ -8,16 +8,20 @@
 
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "convolution.h"
-#include "layers.h"
+#include "layer.h"
+#include "memory.h"
 #include "threads.h"
 #include "vectors.h"
 
-namespace {
+namespace workbench {
 
 constexpr int kBasis = 16;
 // With a gap between matrices: those whose size is a power of 2 would otherwise map to the same cache lines.
-int64_t matrix_step(int64_t rows, int64_t columns) { return rows * columns + 16; }
+inline int64_t matrix_step(int64_t rows, int64_t columns) { return rows * columns + 16; }
 
 // Maps along one axis, for one vector of channels at a time.
 struct InputToBasis {
@@ -79,12 +83,12 @@ inline __attribute__((always_inline)) void on_both_axes(Get get, Put put) {
 
 struct Tile {
   int m, y, x;  // the image, and the position in its grid of tiles
-  Tile(const Layer& l, int index)
+  Tile(const LayerShape& l, int index)
       : m(index / l.num_tiles()), y(index % l.num_tiles() / (l.out_width / 2)), x(index % (l.out_width / 2)) {}
 };
 
 // `count` tiles of the input in the basis, starting at `first`.
-void tiles_of_input(const Layer& l, int images, const float* in, int first, int count, float* out) {
+inline void tiles_of_input(const LayerShape& l, int images, const float* in, int first, int count, float* out) {
   const int64_t step = matrix_step(int64_t(images) * l.num_tiles(), l.channels);
   for (int index = first; index < first + count; ++index) {
     const Tile tile(l, index);
@@ -98,9 +102,9 @@ void tiles_of_input(const Layer& l, int images, const float* in, int first, int 
 }
 
 // The gradient at the convolution's output in the basis, from the gradient after ReLU and pooling.
-void tiles_of_gradient(const Team& team, const Chain& chain, int index, const float* gradient, const Bits* active,
-                       float* out) {
-  const Layer& l = chain.layers[index];
+inline void tiles_of_gradient(const Team& team, const Chain& chain, int index, const float* gradient,
+                              const Bits* active, float* out) {
+  const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   const int tiles = chain.images * l.num_tiles();
   const int64_t step = matrix_step(tiles, l.filters);
@@ -120,7 +124,8 @@ void tiles_of_gradient(const Team& team, const Chain& chain, int index, const fl
 }
 
 // [3, 3, C, F] to [16, C, F], and to [16, F, C].
-void kernel_to_basis(const Team& team, const Layer& l, const float* kernel, float* straight, float* transposed) {
+inline void kernel_to_basis(const Team& team, const LayerShape& l, const float* kernel, float* straight,
+                            float* transposed) {
   const int64_t numbers = int64_t(l.channels) * l.filters, step = matrix_step(l.channels, l.filters);
   const int squares = l.filters / kLanes;
   team.each(l.channels / kLanes * squares, [&](int unit) {
@@ -170,7 +175,7 @@ struct TiledTerm {
 template <bool is_derivative>
 void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTerm* given, int num_terms,
                  const float* bias, Bits* active, float* out, float* products) {
-  const Layer& l = chain.layers[index];
+  const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   const int total = chain.images * l.num_tiles();
   with_vectors(l.filters, [&](auto vectors) {
@@ -211,9 +216,9 @@ void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTer
 }
 
 // The contribution of each tile to the gradient of the input: [tiles, 16, C]. `add_tiles` sums them.
-void tiles_input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms, float* out,
-                          float* products) {
-  const Layer& l = chain.layers[index];
+inline void tiles_input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
+                                 float* out, float* products) {
+  const LayerShape& l = chain.layers[index];
   const int total = chain.images * l.num_tiles();
   with_vectors(l.channels, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value, kWidth = kVectors * kLanes;
@@ -237,8 +242,8 @@ void tiles_input_gradient(const Team& team, const Chain& chain, int index, const
 }
 
 // Every pixel is in up to four tiles, which are added in a fixed order whichever thread computed them.
-void add_tiles(const Team& team, const Chain& chain, int index, const float* tiles, float* out) {
-  const Layer& l = chain.layers[index];
+inline void add_tiles(const Team& team, const Chain& chain, int index, const float* tiles, float* out) {
+  const LayerShape& l = chain.layers[index];
   const int rows = l.out_height / 2, columns = l.out_width / 2;
   team.each(chain.images * l.in.height, [&](int unit) {
     const int m = unit / l.in.height, y = unit % l.in.height + l.in.border;
@@ -261,10 +266,10 @@ void add_tiles(const Team& team, const Chain& chain, int index, const float* til
 }
 
 // The gradient of the kernel, [16, C, F], followed by that of the bias.
-void tiles_kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                           const float* bias_gradient_of, float* out) {
+inline void tiles_kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
+                                  const float* bias_gradient_of, float* out) {
   static const float one = 1.0f;
-  const Layer& l = chain.layers[index];
+  const LayerShape& l = chain.layers[index];
   const int total = chain.images * l.num_tiles(), blocks = num_blocks(l.channels);
   const int64_t kernel_step = matrix_step(l.channels, l.filters);
   const int64_t input_step = matrix_step(total, l.channels), output_step = matrix_step(total, l.filters);
@@ -293,7 +298,8 @@ void tiles_kernel_gradient(const Team& team, const Chain& chain, int index, cons
 }
 
 // numbers -= rate * gradient, for kernel and bias.
-void descend_tiles(const Team& team, const Layer& l, const float* gradient, float rate, const Numbers& numbers) {
+inline void descend_tiles(const Team& team, const LayerShape& l, const float* gradient, float rate,
+                          const Numbers& numbers) {
   const int64_t total = int64_t(l.channels) * l.filters, step = matrix_step(l.channels, l.filters);
   team.each(static_cast<int>(total / kLanes), [&](int unit) {
     const float* from = gradient + int64_t(unit) * kLanes;
@@ -309,4 +315,80 @@ void descend_tiles(const Team& team, const Layer& l, const float* gradient, floa
       store(numbers.bias + f, load(numbers.bias + f) - rate * load(gradient + kBasis * step + f));
 }
 
-}  // namespace
+// All operands are in the basis.
+class TiledConvolution final : public ConvolutionLayer {
+ public:
+  TiledConvolution(const Chain& chain, int index, Shared& shared, Arena& arena, bool has_derivative)
+      : ConvolutionLayer(chain, index, shared) {
+    const int64_t num_tiles = int64_t(chain.images) * l_.num_tiles();
+    const int64_t kernel = kBasis * matrix_step(l_.channels, l_.filters);
+    gradient_ = arena.take(kernel + l_.filters);
+    patches_ = arena.take(num_tiles * kBasis * l_.channels);
+    for (const bool is_dot : {false, true}) {
+      const bool is_used = has_derivative || !is_dot;
+      transposed_[is_dot] = arena.take(is_used ? kernel : 0);
+      gradients_[is_dot] = arena.take(is_used ? kBasis * matrix_step(num_tiles, l_.filters) : 0);
+      tiles_[is_dot] = arena.take(is_used ? kBasis * matrix_step(num_tiles, l_.channels) : 0);
+      kernel_[is_dot] = arena.take(is_used ? kernel : 0);
+    }
+  }
+
+  void forward(const Team& team, const Step& step) override {
+    const TiledTerm term{input(step), tiles_[false], kernel_[false]};
+    tiled_layer<false>(team, chain_, index_, &term, 1, weights().bias, active(step), next_input(step), rows(team));
+  }
+
+  void backward(const Team& team, const Step& step) override {
+    set_gradient(team, next_gradient(step), step, false);
+    team.meet();
+    const Term change{tiles_[false], gradients_[false]}, back{gradients_[false], transposed_[false]};
+    add_gradients(team, &change, &back, 1, gradients_[false], step.slot + l_.gradient_at);
+  }
+
+  void forward_derivative(const Team& team, const Step& step) override {
+    const TiledTerm terms[] = {{input(step), tiles_[false], kernel_[true]},
+                               {input_dot(), tiles_[true], kernel_[false]}};
+    tiled_layer<true>(team, chain_, index_, terms, 2, adjoint().bias, active(step), next_input_dot(), rows(team));
+  }
+
+  void backward_derivative(const Team& team, const Step& step) override {
+    set_gradient(team, next_gradient_dot(), step, true);
+    team.meet();
+    const Term change[] = {{tiles_[false], gradients_[true]}, {tiles_[true], gradients_[false]}};
+    const Term back[] = {{gradients_[true], transposed_[false]}, {gradients_[false], transposed_[true]}};
+    add_gradients(team, change, back, 2, gradients_[true], gradient_dot());
+  }
+
+  void descend(const Team& team, float rate, const Numbers& numbers) override {
+    descend_tiles(team, l_, gradient_, rate, numbers);
+  }
+
+  int64_t num_row_floats() const override { return int64_t(kBasis) * kRows * 2 * kLanes; }
+
+ private:
+  void set_kernel(const Team& team, const float* kernel, bool is_dot) override {
+    kernel_to_basis(team, l_, kernel, kernel_[is_dot], transposed_[is_dot]);
+  }
+  void set_gradient(const Team& team, const float* gradient, const Step& step, bool is_dot) override {
+    tiles_of_gradient(team, chain_, index_, gradient, active(step), gradients_[is_dot]);
+  }
+
+  // The gradients of the weights and of the input.
+  void add_gradients(const Team& team, const Term* change, const Term* back, int num_terms, const float* of_bias,
+                     float* at_input) {
+    tiles_kernel_gradient(team, chain_, index_, change, num_terms, of_bias, gradient_);
+    tiles_input_gradient(team, chain_, index_, back, num_terms, patches_, rows(team));
+    team.meet();
+    add_tiles(team, chain_, index_, patches_, at_input);
+  }
+
+  float* gradient_;  // of the kernel and of the bias
+  float* patches_;   // contributions of tiles to the gradient of the input
+  // Each with its dot.
+  float* transposed_[2];
+  float* gradients_[2];  // at the output
+  float* tiles_[2];      // of the input
+  float* kernel_[2];
+};
+
+}  // namespace workbench

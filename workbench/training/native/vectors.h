@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-namespace {
+namespace workbench {
 
 #if defined(__AVX512F__)
 constexpr int kLanes = 16, kRows = 14, kDot = 5;
@@ -33,7 +33,15 @@ inline void store(float* to, Vec value) { *reinterpret_cast<VecAnywhere*>(to) = 
 #if defined(__AVX512F__)
 inline Bits positive(Vec value) { return _mm512_cmp_ps_mask(__m512(value), _mm512_setzero_ps(), _CMP_GT_OQ); }
 inline Vec only(Vec value, Bits bits) { return Vec(_mm512_maskz_mov_ps(bits, __m512(value))); }
-inline float sum_of(Vec value) { return _mm512_reduce_add_ps(__m512(value)); }
+// As _mm512_reduce_add_ps, which has an uninitialised variable that GCC warns of.
+inline float sum_of(Vec value) {
+  const __m512d whole = _mm512_castps_pd(__m512(value));
+  const __m256 eight = _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xFF, whole, 0)) +
+                       _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xFF, whole, 1));
+  const __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
+  const __m128 two = four + _mm_movehl_ps(four, four);
+  return two[0] + two[1];
+}
 #else
 inline Bits positive(Vec value) {
 #if defined(__AVX__)
@@ -153,7 +161,7 @@ void in_blocks(int rows, Work work) {
 }
 
 // Channels in chunks of two vectors, or of one if two do not divide them.
-int vectors_of(int channels) { return channels % (2 * kLanes) == 0 ? 2 : 1; }
+inline int vectors_of(int channels) { return channels % (2 * kLanes) == 0 ? 2 : 1; }
 template <class Work>
 void with_vectors(int channels, Work work) {
   if (vectors_of(channels) == 2)
@@ -162,4 +170,4 @@ void with_vectors(int channels, Work work) {
     work(std::integral_constant<int, 1>{});
 }
 
-}  // namespace
+}  // namespace workbench

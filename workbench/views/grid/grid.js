@@ -11,6 +11,8 @@ const ASK_MILLISECONDS = 1500;
 // A new pairing with the truth is shown during a run only if it is better by this much, so that noise stays in place.
 const PAIRING_GAIN = 0.3;
 const PSNR_CAP = 100;
+// An image above the threshold that is better than blank paper by less than this shows little.
+const BLANK_GAIN = 3;
 const AXIS = [0, 40];
 // Seven terms and six colours: a consensus and a custom term hardly ever meet. Others have the colour of their place.
 const TERM_COLOURS = { consensus: 6, custom: 6, span: 5 };
@@ -77,6 +79,23 @@ export function likeness(frame, numImages, size, first, second) {
       psnr(frame.epochs, (first * numImages + row) * size, frame.epochs, (second * numImages + column) * size, size),
     ),
   );
+}
+
+/** For every image of the first set the one of the second that stands beside it: the most alike pairs first. */
+export function pairAlike(first, second, count, size) {
+  const pairs = [];
+  for (let one = 0; one < count; one += 1) {
+    for (let other = 0; other < count; other += 1) pairs.push([psnr(first, one * size, second, other * size, size), one, other]);
+  }
+  const found = new Array(count);
+  const taken = new Set();
+  for (const [, one, other] of pairs.sort((a, b) => b[0] - a[0])) {
+    if (found[one] === undefined && !taken.has(other)) {
+      found[one] = other;
+      taken.add(other);
+    }
+  }
+  return found;
 }
 
 /** Which of the lines from places `above` to places `below` cross another one. */
@@ -164,6 +183,7 @@ export class FrameStore {
       frame.epochs ??= before.epochs;
       frame.residuals ??= before.residuals;
       frame.confidence ??= before.confidence;
+      frame.reads ??= before.reads;
       frame.isWhole ||= before.isWhole;
       this.bytes -= sizeOf(before);
     } else {
@@ -385,6 +405,11 @@ export class Player {
     this.changed();
   }
 
+  /** Look at the newest moment again. */
+  follow() {
+    this.set({ step: null });
+  }
+
   set(values) {
     Object.assign(this, values);
     this.changed();
@@ -392,6 +417,76 @@ export class Player {
 
   changed(what = "all") {
     for (const listener of this.listeners) listener(what);
+  }
+}
+
+/**
+ * Several attacks on the same images, each with a player of its own, looked at together.
+ *
+ * There is one timeline: at a step, every attack shows the latest moment that it has kept until then. Place i belongs to
+ * true image i in all of them; without the truth, the first attack decides which picture stands where.
+ */
+export class Comparison extends Player {
+  constructor(rows) {
+    super({ look: () => rows.forEach((row) => row.host.look?.(row.step)) });
+    this.rows = rows;
+    this.names = rows.map((_, index) => `attack ${index + 1}`);
+    this.colours = rows.map((_, index) => index);
+    for (const row of rows) {
+      row.enlarge = (place) => this.enlarge(place);
+      row.follow = () => this.look(null);
+      row.listeners.add(() => this.gather());
+    }
+  }
+
+  get steps() {
+    return [...new Set(this.rows.flatMap((row) => row.steps))].sort((a, b) => a - b);
+  }
+
+  get newest() {
+    return Math.max(...this.rows.map((row) => row.newest));
+  }
+
+  frame() {
+    return this.rows[0].frame();
+  }
+
+  qualities(frame) {
+    return this.rows[0].qualities(frame);
+  }
+
+  /** Something has changed in a row. */
+  gather() {
+    const sources = this.rows.map((row) => row.source);
+    if (sources.every((source, index) => source === this.sources?.[index])) {
+      this.changed();
+      return;
+    }
+    this.sources = sources;
+    // While a new client is built, one row may have its images and the other not yet.
+    const images = (source) => source && `${source.numImages} ${source.shape}`;
+    const isReady = sources.every((source) => source && images(source) === images(sources[0]));
+    this.begin(isReady ? { ...sources[0] } : null, this.rows[0].truth);
+  }
+
+  changed(what = "all") {
+    for (const row of this.rows ?? []) {
+      const { showsTruth, enlarged } = this;
+      const step = this.step === null ? null : (row.steps.findLast((one) => one <= this.step) ?? row.steps[0] ?? null);
+      Object.assign(row, { showsTruth, enlarged, step });
+    }
+    if (this.source && !this.truth) this.pairRows();
+    super.changed(what);
+  }
+
+  pairRows() {
+    const newest = this.rows.map((row) => row.store.latest(Infinity, (one) => one.pixels));
+    if (newest.some((frame) => !frame) || newest.every((frame, index) => frame === this.alike?.[index])) return;
+    this.alike = newest;
+    const [first, ...others] = newest;
+    others.forEach((frame, index) => {
+      this.rows[index + 1].pairs = pairAlike(first.pixels, frame.pixels, this.source.numImages, this.size);
+    });
   }
 }
 
@@ -537,6 +632,11 @@ function chart({ title, x, y, xRange, yRange, isLog, lines, levels = [], cursor 
   return svg;
 }
 
+/** A question mark that opens an explanation of the control with this name. */
+function question(name, text) {
+  return element("details", { class: "wbg-help" }, element("summary", { "aria-label": `About ${name}` }, "?"), element("span", {}, text));
+}
+
 function swatch(colour, kind = "") {
   return element("span", { class: `wbg-swatch wbg-line-${colour} ${kind}`, "aria-hidden": "true" });
 }
@@ -604,6 +704,28 @@ class View {
     for (const one of this.root.querySelectorAll("[data-place]")) {
       one.classList.toggle("wbg-marked", marked !== null && Number(one.dataset.place) === marked);
     }
+  }
+
+  /** Whether the truth is shown, and the order of the pictures. */
+  sortControls() {
+    const { player } = this;
+    const truth = element("input", { type: "checkbox" });
+    truth.checked = player.showsTruth;
+    truth.addEventListener("change", () => player.set({ showsTruth: truth.checked }));
+    const best = element("button", { type: "button", class: "wbg-button", onclick: () => player.sortBy("best first") }, "Sort best first");
+    this.inOrder = element("button", { type: "button", class: "wbg-button", onclick: () => player.sortBy("in order") }, "Original order");
+    return element(
+      "div",
+      { class: "wbg-controls" },
+      player.truth ? element("label", {}, truth, " Show the truth") : null,
+      best,
+      this.inOrder,
+      question(
+        "these controls",
+        "Without the truth you see what the attacker sees. Sorting uses the quality at this moment, or the confidence where " +
+          "the truth is not shown; pictures keep their places until you sort again.",
+      ),
+    );
   }
 
   /** A sentence about why the epochs cannot be seen, or nothing. */
@@ -674,13 +796,30 @@ class Places {
   }
 }
 
+/** How well an image was recovered: "recovered", "weak" where blank paper would be nearly as good, or nothing. */
+function recovery(player, place, value) {
+  const { threshold, blank } = player.source;
+  if (!(value > threshold)) return "";
+  return value < (blank?.[place] ?? -Infinity) + BLANK_GAIN ? "weak" : "recovered";
+}
+
+const SPOKEN = { recovered: ", recovered", weak: ", recovered but little better than blank paper", "": "" };
+const TICKS = { recovered: "✓ ", weak: "(✓) ", "": "" };
+
+/** Frame a picture by how well it was recovered; returns the sign for its text. */
+function showRecovery(picture, kind) {
+  picture.canvas.classList.toggle("wbg-recovered", kind !== "");
+  picture.canvas.classList.toggle("wbg-weak", kind === "weak");
+  return TICKS[kind];
+}
+
 /** The name of an image and all that is known about it, as text. */
 function describe(player, frame, place, values) {
   const found = player.pairs[place];
   const parts = [`Image ${place + 1}`];
   const label = player.truth && player.showsTruth ? player.source.names[place] : frame.classes[found];
   if (label) parts[0] += `, class ${label}`;
-  if (values) parts.push(`PSNR ${values[place].toFixed(1)} dB${values[place] > player.source.threshold ? ", recovered" : ""}`);
+  if (values) parts.push(`PSNR ${values[place].toFixed(1)} dB${SPOKEN[recovery(player, place, values[place])]}`);
   if (frame.reads) parts.push(`the network reads ${frame.reads[found]}`);
   const residual = frame.residuals?.[found];
   if (Number.isFinite(residual)) parts.push(`span residual ${residual.toFixed(2)}`);
@@ -690,8 +829,9 @@ function describe(player, frame, place, values) {
 
 /** One image large: truth, combined, error, and every epoch. */
 class Enlarged {
-  constructor(player) {
+  constructor(player, nameOf = () => "") {
     this.player = player;
+    this.nameOf = nameOf;
     this.text = element("span", {});
     this.row = element("div", { class: "wbg-row" });
     const close = element("button", { type: "button", class: "wbg-button", onclick: () => player.enlarge(null) }, "Close");
@@ -729,7 +869,8 @@ class Enlarged {
     }
     const ssim = isCompared && frame.order?.[place] === found && frame.ssim ? `, SSIM ${frame.ssim[place].toFixed(2)}` : "";
     const blank = isCompared ? `; blank paper would have ${player.source.blank[place].toFixed(1)} dB` : "";
-    this.text.textContent = `${describe(player, frame, place, values)}${ssim}${blank}. Step ${frame.step}.`;
+    const name = this.nameOf();
+    this.text.textContent = `${name && `${name}. `}${describe(player, frame, place, values)}${ssim}${blank}. Step ${frame.step}.`;
     this.row.replaceChildren(...figures);
   }
 }
@@ -738,13 +879,6 @@ class Enlarged {
 class ReconstructionView extends View {
   build() {
     const { player, root } = this;
-    const truth = element("input", { type: "checkbox" });
-    truth.checked = player.showsTruth;
-    truth.addEventListener("change", () => player.set({ showsTruth: truth.checked }));
-    this.truthBox = player.truth ? element("label", {}, truth, " Show the truth") : null;
-    this.best = element("button", { type: "button", class: "wbg-button", onclick: () => player.sortBy("best first") }, "Sort best first");
-    this.best.title = "By the quality at this moment; pictures keep their places until you sort again";
-    this.inOrder = element("button", { type: "button", class: "wbg-button", onclick: () => player.sortBy("in order") }, "Original order");
     this.sheet = element("div", { class: "wbg-sheet", role: "group", "aria-label": "Pictures" });
     this.truths = player.truth ? player.places.map(() => new Picture(player, "wbg-truth")) : [];
     this.founds = player.places.map(() => new Picture(player, "wbg-found"));
@@ -752,12 +886,7 @@ class ReconstructionView extends View {
     this.sheet.append(...this.truths.map((one) => one.canvas), ...this.founds.map((one) => one.canvas), ...this.texts);
     this.places = new Places(player, this.sheet);
     this.enlarged = new Enlarged(player);
-    root.append(
-      element("div", { class: "wbg-controls" }, this.truthBox, this.best, this.inOrder),
-      this.sheet,
-      this.caption,
-      this.enlarged.root,
-    );
+    root.append(this.sortControls(), this.sheet, this.caption, this.enlarged.root);
   }
 
   draw() {
@@ -801,10 +930,9 @@ class ReconstructionView extends View {
       picture.resize(scale);
       picture.moveTo(x + margin, y + 4 + (rows - 1) * (height * scale + 3));
       picture.draw(frame.pixels, found * player.size);
-      const isRecovered = Boolean(values) && values[place] > player.source.threshold;
-      picture.canvas.classList.toggle("wbg-recovered", isRecovered);
+      const sign = showRecovery(picture, values ? recovery(player, place, values[place]) : "");
       const text = this.texts[place];
-      text.textContent = this.below(frame, place, values, isRecovered);
+      text.textContent = this.below(frame, place, values, sign);
       text.style.transform = `translate(${x}px, ${y + cellHeight - 35}px)`;
       text.style.width = `${cellWidth}px`;
       this.places.put(place, x, y, cellWidth, cellHeight, describe(player, frame, place, values));
@@ -812,12 +940,14 @@ class ReconstructionView extends View {
     this.caption.textContent = this.text(frame, values);
   }
 
-  below(frame, place, values, isRecovered) {
-    const found = this.player.pairs[place];
+  below(frame, place, values, sign) {
+    const { pairs, source } = this.player;
+    const found = pairs[place];
     const read = frame.reads ? frame.reads[found] : "";
     if (values) {
       const ssim = frame.order?.[place] === found && frame.ssim ? frame.ssim[place].toFixed(2) : "";
-      return `${isRecovered ? "✓ " : ""}${values[place].toFixed(1)} dB\n${[ssim, read].filter(Boolean).join(" · ")}`;
+      const seen = read && `${read === source.names[place] ? "" : "≠"}${read}`;
+      return `${sign}${values[place].toFixed(1)} dB\n${[ssim, seen].filter(Boolean).join(" · ")}`;
     }
     const confidence = frame.confidence?.[found];
     const judged = Number.isFinite(confidence) ? ` ${confidence.toFixed(2)}` : "";
@@ -832,7 +962,8 @@ class ReconstructionView extends View {
       return (
         `Step ${frame.step}. Truth above, reconstruction below: ${recovered} of ${values.length} recovered ` +
         `(above ${player.source.threshold} dB, ✓), mean ${mean(values).toFixed(1)} dB. ` +
-        `Below each: PSNR, and SSIM${frame.reads ? " · the class that the client's network reads in it" : ""}.${pairs}`
+        `(✓): less than ${BLANK_GAIN} dB better than blank paper. ` +
+        `Below each: PSNR, and SSIM${frame.reads ? " · the class that the client's network reads in it, with ≠ where it is not the true one" : ""}.${pairs}`
       );
     }
     const judged = frame.confidence?.every(Number.isFinite)
@@ -852,7 +983,12 @@ class EpochsView extends View {
     this.rows = [];
     this.names = [];
     this.enlarged = new Enlarged(player);
-    root.append(element("div", { class: "wbg-controls" }, this.toggle), this.scroll, this.caption, this.enlarged.root);
+    const about = question(
+      "the order of the epochs",
+      "Every epoch has its own reconstruction of every image, in an order of its own. Matched, a column is one image in all epochs; " +
+        "as optimised, every epoch has its own order.",
+    );
+    root.append(element("div", { class: "wbg-controls" }, this.toggle, about), this.scroll, this.caption, this.enlarged.root);
   }
 
   prepare(sets) {
@@ -972,7 +1108,17 @@ class MatchingView extends View {
     this.details.addEventListener("toggle", () => this.request("all"));
     this.enlarged = new Enlarged(player);
     root.append(
-      element("div", { class: "wbg-controls" }, this.button, element("label", {}, "Epoch ", this.slider, " ", this.number)),
+      element(
+        "div",
+        { class: "wbg-controls" },
+        this.button,
+        element("label", {}, "Epoch ", this.slider, " ", this.number),
+        question(
+          "matching",
+          "Matching finds, for every picture of epoch 1, the one of the chosen epoch that is most like it, so that all pairs together are " +
+            "most alike (Appendix A). Match moves the pictures of the chosen epoch into these places.",
+        ),
+      ),
       this.scroll,
       this.caption,
       this.enlarged.root,
@@ -1174,7 +1320,12 @@ class AveragingView extends View {
       swatch(1), " mean of the epochs (left) ", swatch(2), " median (right)", player.truth ? "; below each, its error" : "");
     this.enlarged = new Enlarged(player);
     this.label = element("label", {}, "Combine 1 … ", this.slider, " ", this.number);
-    root.append(element("div", { class: "wbg-controls" }, this.label), this.legend, this.sheet, this.caption, this.enlarged.root, this.curve);
+    const about = question(
+      "the number of epochs combined",
+      "The matched pictures of the first epochs become one, by their mean or their median (Appendix A). Errors that differ between epochs " +
+        "average out. Dashed lines in the chart: what noise, blank paper and the mean of all true images would have.",
+    );
+    root.append(element("div", { class: "wbg-controls" }, this.label, about), this.legend, this.sheet, this.caption, this.enlarged.root, this.curve);
     this.cache = new WeakMap();
   }
 
@@ -1358,11 +1509,176 @@ class LossView extends View {
       ? "Nothing was steered."
       : `${history.numSteered} steering ${history.numSteered === 1 ? "event" : "events"}, the last acting from step ${last.step + 1} on: ${last.text}.`;
     const warm = history.warmSteps > 0 ? ` The first ${history.warmSteps} steps are a warm start with a different loss.` : "";
-    const chosen = scored.length ? " A thin line is one image; point at it to find it in every view." : "";
+    const chosen = scored.length
+      ? " A thin line is one true image; point at it to find it in every view. At every step it is compared with the reconstruction " +
+        "that is paired with it then, so a line may be above what the pictures of an early step show."
+      : "";
     this.caption.textContent =
       `Loss ${short(history.loss[0])} at the first step, ${short(history.loss.at(-1))} at step ${history.numSteps}. ` +
       `The cursor is at step ${player.shownStep}. ${steering}${warm}${chosen}`;
   }
+}
+
+/** The truth, a row for each attack and their difference, every image in one column; their quality on shared axes. */
+class ComparisonView extends View {
+  build() {
+    const { player, root } = this;
+    const pictures = (kind) => player.places.map(() => new Picture(player, kind));
+    this.truths = player.truth ? pictures("wbg-truth") : [];
+    this.founds = player.rows.map(() => pictures("wbg-found"));
+    this.differences = pictures("wbg-error wbg-difference");
+    this.texts = [...player.rows, null].map(() =>
+      player.places.map((_, place) => element("span", { class: "wbg-text", "aria-hidden": "true", "data-place": place })),
+    );
+    this.names = [];
+    this.sheet = element("div", { class: "wbg-sheet", role: "group", "aria-label": "The attacks, row by row" });
+    this.sheet.append(...[this.truths, ...this.founds, this.differences].flat().map((one) => one.canvas), ...this.texts.flat());
+    this.places = new Places(player, this.sheet);
+    this.enlarged = player.rows.map((row, index) => new Enlarged(row, () => player.names[index]));
+    this.legend = element("p", { class: "wbg-legend" });
+    this.curves = element("div", {});
+    root.append(this.sortControls(), this.sheet, this.caption, ...this.enlarged.map((one) => one.root), this.legend, this.curves);
+  }
+
+  draw() {
+    const { player } = this;
+    const frames = player.rows.map((row) => row.frame());
+    const isThere = frames.every(Boolean);
+    this.inOrder.disabled = player.sort === "in order";
+    this.enlarged.forEach((one, index) => one.draw(frames[index]));
+    this.sheet.hidden = this.legend.hidden = this.curves.hidden = !isThere;
+    if (!isThere) {
+      this.caption.textContent = "There are no pictures yet.";
+      return;
+    }
+    const isCompared = Boolean(player.truth && player.showsTruth);
+    const values = player.rows.map((row, index) => (isCompared ? row.qualities(frames[index]) : null));
+    this.arrange(isCompared);
+    this.put(frames, values);
+    this.caption.textContent = this.text(frames, values);
+    this.drawCurves(isCompared);
+  }
+
+  /** Where the rows and columns are: in bands, where not all images have room beside each other. */
+  arrange(isCompared) {
+    const { player } = this;
+    const [height, width] = player.source.shape;
+    const margin = 108;
+    const [gap, line] = [4, 17];
+    const rows = [...(isCompared ? ["truth"] : []), ...player.names, "difference"];
+    const heightOf = (scale, row) => height * scale + gap + (isCompared && rows[row] !== "truth" ? line : 0);
+    const offsets = (scale) => rows.reduce((tops, _, row) => [...tops, tops.at(-1) + heightOf(scale, row)], [gap]);
+    const cell = (scale) => [Math.max(width * scale, 50) + 8, offsets(scale).at(-1) + 14];
+    // The curves below should be seen too.
+    const most = 0.55 * tallest(this.root);
+    const { scale, columns, cellWidth, cellHeight } = fit(player.places.length, this.root.clientWidth - margin, most, cell);
+    const bands = Math.ceil(player.places.length / columns);
+    const layout = `${scale} ${columns} ${rows}`;
+    this.sheet.classList.toggle("wbg-still", this.layout !== layout);
+    this.layout = layout;
+    this.places.columns = columns;
+    this.sheet.style.height = `${bands * cellHeight}px`;
+    this.geometry = { margin, scale, columns, cellWidth, cellHeight, tops: offsets(scale), size: height * scale };
+    for (const name of this.names) name.remove();
+    this.names = identity(bands).flatMap((band) =>
+      rows.map((text, row) => {
+        const name = element("span", { class: "wbg-name wbg-of-row", title: text }, text);
+        name.style.transform = `translate(0px, ${band * cellHeight + this.geometry.tops[row]}px)`;
+        name.style.height = name.style.lineHeight = `${height * scale}px`;
+        return name;
+      }),
+    );
+    this.sheet.prepend(...this.names);
+  }
+
+  put(frames, values) {
+    const { player, geometry } = this;
+    const { margin, scale, columns, cellWidth, cellHeight, tops, size: side } = geometry;
+    const { size } = player;
+    const isCompared = Boolean(values[0]);
+    const first = isCompared ? 1 : 0;
+    const inset = (cellWidth - player.source.shape[1] * scale) / 2;
+    player.places.forEach((place, at) => {
+      const [x, y] = [margin + (at % columns) * cellWidth, Math.floor(at / columns) * cellHeight];
+      const show = (picture, row) => {
+        picture.canvas.dataset.place = place;
+        picture.resize(scale);
+        picture.moveTo(x + inset, y + tops[row]);
+      };
+      const say = (index, text) => {
+        const one = this.texts[index][place];
+        one.textContent = text;
+        one.style.transform = `translate(${x}px, ${y + tops[first + index] + side + 1}px)`;
+        one.style.width = `${cellWidth}px`;
+      };
+      if (player.truth) {
+        const truth = this.truths[place];
+        truth.canvas.hidden = !isCompared;
+        show(truth, 0);
+        truth.draw(player.truth, place * size);
+      }
+      const spoken = [];
+      player.rows.forEach((row, index) => {
+        const found = row.pairs[place];
+        const picture = this.founds[index][found];
+        show(picture, first + index);
+        picture.canvas.dataset.image = found;
+        picture.draw(frames[index].pixels, found * size);
+        const quality = values[index]?.[place];
+        const sign = showRecovery(picture, isCompared ? recovery(player, place, quality) : "");
+        say(index, isCompared ? `${sign}${quality.toFixed(1)}` : "");
+        spoken.push(`${player.names[index]}${isCompared ? ` ${quality.toFixed(1)} dB` : ""}`);
+      });
+      const [left, right] = [player.rows[0], player.rows.at(-1)].map((row) => row.pairs[place] * size);
+      const difference = this.differences[place];
+      difference.drawError(frames[0].pixels, left, frames.at(-1).pixels, right);
+      show(difference, tops.length - 2);
+      say(player.rows.length, isCompared ? signed(values.at(-1)[place] - values[0][place]) : "");
+      const label = isCompared ? `, class ${player.source.names[place]}` : "";
+      this.places.put(place, x, y, cellWidth, cellHeight - 8, `Image ${place + 1}${label}: ${spoken.join(", ")}`);
+    });
+  }
+
+  text(frames, values) {
+    const { player } = this;
+    const { names } = player;
+    const each = frames.map((frame, index) => {
+      if (!values[index]) return `${names[index]} at step ${frame.step}`;
+      const recovered = values[index].filter((value) => value > player.source.threshold).length;
+      return `${names[index]} at step ${frame.step}: mean ${mean(values[index]).toFixed(1)} dB, ${recovered} of ${values[index].length} recovered`;
+    });
+    const gain = values[0] ? ` ${names.at(-1)} minus ${names[0]}: ${signed(mean(values.at(-1)) - mean(values[0]))} dB in the mean.` : "";
+    const numbers = values[0]
+      ? ` Below each picture its PSNR in dB (✓ above ${player.source.threshold}, (✓) less than ${BLANK_GAIN} dB better than blank paper), below the difference that of ${names.at(-1)} minus that of ${names[0]}.`
+      : "";
+    return `${each.join("; ")}.${gain} Difference: where the two pictures differ, the more the more colour.${numbers}`;
+  }
+
+  drawCurves(isCompared) {
+    const { player } = this;
+    this.legend.hidden = this.curves.hidden = !isCompared;
+    if (!isCompared) return;
+    const lines = player.rows.map((row, index) => ({
+      colour: player.colours[index],
+      points: row.store.steps.map((step) => row.store.get(step)).filter((one) => one.psnr).map((one) => [one.step, mean(one.psnr)]),
+    }));
+    this.legend.replaceChildren(...player.names.flatMap((name, index) => [swatch(player.colours[index]), ` ${name} `]));
+    const last = Math.max(player.newest, ...player.rows.map((row) => row.source.totalSteps));
+    this.curves.replaceChildren(
+      chart({
+        title: "True PSNR of both, which the attacker cannot see", x: "step", y: "mean PSNR (dB)", xRange: [0, Math.max(1, last)], yRange: AXIS,
+        width: Math.min(this.root.clientWidth, 1500), height: 220, cursor: player.shownStep, lines,
+        levels: [
+          { name: "recovered above", value: player.source.threshold, kind: "wbg-threshold" },
+          { name: "blank paper", value: player.source.levels.blank },
+        ],
+      }),
+    );
+  }
+}
+
+function signed(value) {
+  return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
 }
 
 /** Which moment is looked at. */
@@ -1375,10 +1691,16 @@ class TimelineView extends View {
     this.slider.title = "Earlier moments; the right end follows the newest";
     this.slider.addEventListener("input", () => {
       if (player.isPlaying) player.stop();
-      player.look(this.steps[Number(this.slider.value)] ?? null);
+      // The right end is the newest moment, also where a newer one has come that is not drawn yet.
+      const at = Number(this.slider.value);
+      player.look(at >= Number(this.slider.max) ? null : this.steps[at]);
     });
     this.text = element("output", { class: "wbg-step" });
-    root.append(element("div", { class: "wbg-controls wbg-timeline" }, this.button, this.slider, this.text));
+    const about = question(
+      "the timeline",
+      "Earlier moments of the run; the right end follows the newest. Play and the slider show kept moments and compute nothing.",
+    );
+    root.append(element("div", { class: "wbg-controls wbg-timeline" }, this.button, this.slider, this.text, about));
   }
 
   draw() {
@@ -1404,6 +1726,7 @@ export const VIEWS = {
   matching: MatchingView,
   averaging: AveragingView,
   loss: LossView,
+  comparison: ComparisonView,
   timeline: TimelineView,
 };
 
@@ -1466,7 +1789,7 @@ function connect(model) {
   };
   model.on("msg:custom", receive);
   model.on("change:moments", follow);
-  model.on("change:followed", () => player.set({ step: null }));
+  model.on("change:followed", () => player.follow());
   // A page that was loaded again may not be connected yet, and then what it sends is lost: it asks until it is answered.
   const ask = () => {
     if (player.source) return;
@@ -1479,16 +1802,27 @@ function connect(model) {
   return { player, ask };
 }
 
+/** A player of several models, each of one attack. */
+async function join(model) {
+  const names = model.get("grids").map((name) => name.slice("IPY_MODEL_".length));
+  const rows = await Promise.all(names.map(async (name) => connect(await model.widget_manager.get_model(name))));
+  const player = new Comparison(rows.map((row) => row.player));
+  const call = () => player.set({ names: model.get("names"), colours: model.get("colours") });
+  model.on("change:names", call);
+  model.on("change:colours", call);
+  call();
+  return { player, ask: () => rows.forEach((row) => row.ask()) };
+}
+
 export default () => {
-  let player, ask;
+  let connected;
   return {
-    initialize({ model }) {
-      ({ player, ask } = connect(model));
-    },
-    render({ el }) {
+    async render({ model, el }) {
       // Not before something is shown: ipykernel 7.4 may lose the output of a cell if a message arrives while it runs.
-      ask?.();
-      ask = null;
+      const isFirst = !connected;
+      connected ??= Promise.resolve(model.get("grids") ? join(model) : connect(model));
+      const { player, ask } = await connected;
+      if (isFirst) ask();
       // The same model is shown in several places, whose class says which view belongs there. The element is not in
       // the page yet.
       const made = { view: undefined };

@@ -35,6 +35,7 @@ def describe_source(source: AttackSession | Recording, truth: Truth, key: str) -
     return {
         "key": key,
         "isRecording": isinstance(source, Recording),
+        "totalSteps": int(source.total_steps),
         "numImages": int(observed["num_clients"] * observed["num_images"]),
         "shape": [int(side) for side in observed["image_shape"]],
         "names": [truth.class_names[label] for label in truth.labels] if truth else None,

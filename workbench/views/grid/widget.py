@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import anywidget
+import ipywidgets as widgets
 import traitlets
 
 from workbench.data import Truth
@@ -15,7 +16,7 @@ from workbench.session import AttackSession, Recording, Snapshot
 from workbench.session.recording import Frame, frame_of
 from workbench.views.grid import packets
 
-__all__ = ["Grid"]
+__all__ = ["Comparison", "Grid"]
 
 BYTES_PER_SECOND = 1e6
 # Earlier moments are sent while an attack runs too, but their images have to be computed.
@@ -36,6 +37,7 @@ class Grid(anywidget.AnyWidget):
 
     Args:
         changed: called when the page has reported something, on any thread.
+        share: of the bytes that a page is sent in a second, where several grids are shown together.
 
     Attributes:
         step: the step that is looked at; None follows the newest.
@@ -48,10 +50,10 @@ class Grid(anywidget.AnyWidget):
     moments: traitlets.List[Any] = traitlets.List([]).tag(sync=True)
     followed = traitlets.Int(0).tag(sync=True)
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], share: float = 1.0) -> None:
         super().__init__()
         self.step: int | None = None
-        self._changed = changed
+        self._changed, self._share = changed, share
         self._source: AttackSession | Recording | None = None
         self._truth = Truth()
         self._key = ""
@@ -59,7 +61,7 @@ class Grid(anywidget.AnyWidget):
         self._has_source = False  # whether the page has
         self._sent: dict[int, set[str]] = {}  # by step, the parts that the page has
         self._wanted: dict[int, bool] = {}  # by step, whether with its epochs
-        self._history_at: tuple[int, int] | None = None  # what the page has of it
+        self._history_at: tuple[object, ...] | None = None  # what the page has of it
         self._free_at = self._earlier_at = self._curves_at = 0.0
         self._lock = threading.RLock()  # messages come on one thread, frames are sent on another
         self.on_msg(self._receive)
@@ -152,7 +154,8 @@ class Grid(anywidget.AnyWidget):
         has_pixels = is_wanted or needed != {"score"}
         try:
             # Residuals take time. Without the truth they are all that judges an image.
-            frame = _frame(source, step, snapshot, self._truth, has_residuals=is_wanted or not self._truth)
+            has_residuals = is_wanted or not self._truth
+            frame = _frame(source, step, snapshot, self._truth, has_residuals=has_residuals, is_read=has_pixels)
         except ConfigError:  # the session has dropped this moment to make room
             return
         buffers = {}
@@ -175,7 +178,7 @@ class Grid(anywidget.AnyWidget):
 
     def _send_history(self, source: AttackSession | Recording, newest: int, *, is_running: bool) -> None:
         history = source.history
-        now = newest, len(history.steering)
+        now = newest, *history.steering  # after a rewind, as many steps and events may be others
         if now == self._history_at or (is_running and time.monotonic() < self._curves_at):
             return
         described = packets.describe_history(history, source.config.warm_start_steps)
@@ -185,7 +188,7 @@ class Grid(anywidget.AnyWidget):
     def _post(self, content: dict[str, Any], buffers: dict[str, bytes]) -> None:
         self.send({**content, "key": self._key, "buffers": list(buffers)}, list(buffers.values()))
         size = sum(map(len, buffers.values()))
-        self._free_at = max(self._free_at, time.monotonic()) + size / BYTES_PER_SECOND
+        self._free_at = max(self._free_at, time.monotonic()) + size / (BYTES_PER_SECOND * self._share)
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         """What the page reports; whatever else it sends is ignored."""
@@ -206,10 +209,37 @@ class Grid(anywidget.AnyWidget):
         self._has_source, self._sent, self._wanted, self._history_at = False, {}, {}, None
 
 
+class Comparison(anywidget.AnyWidget):
+    """Grids whose sources have the same images, in one view: a row for each, their difference, and one timeline.
+
+    Args:
+        grids: that are shown nowhere else.
+
+    Attributes:
+        names: of the rows.
+        colours: of their curves, numbers of the script's lines.
+    """
+
+    _esm = packets.SCRIPT
+    _css = packets.style(".wb-panel", _DARK)
+    grids: traitlets.List[Any] = traitlets.List([]).tag(sync=True, **widgets.widget_serialization)
+    names: traitlets.List[str] = traitlets.List([]).tag(sync=True)
+    colours: traitlets.List[int] = traitlets.List([]).tag(sync=True)
+
+    def __init__(self, grids: Sequence[Grid]) -> None:
+        super().__init__(grids=list(grids))
+
+
 def _frame(
-    source: AttackSession | Recording, step: int, snapshot: Snapshot | None, truth: Truth, *, has_residuals: bool
+    source: AttackSession | Recording,
+    step: int,
+    snapshot: Snapshot | None,
+    truth: Truth,
+    *,
+    has_residuals: bool,
+    is_read: bool,
 ) -> Frame:
     if isinstance(source, Recording):
         return source.reconstruction_at(step)
     found = source.reconstruction_at(step) if snapshot is None else source.reconstruction(snapshot)
-    return frame_of(step, found, truth, source.read, has_residuals=has_residuals)
+    return frame_of(step, found, truth, source.read if is_read else None, has_residuals=has_residuals)

@@ -1,212 +1,199 @@
-"""Two attacks on the same images: started together, on one timeline, the same pictures in the same places."""
+"""Two attacks on the same images: one client, one set of buttons, one timeline, every picture in one place."""
 
-from collections.abc import Callable, Sequence
-from html import escape
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as widgets
-import numpy as np
-import traitlets
 
-from workbench.views import render
-from workbench.views.figures import lines_figure
-from workbench.views.panel.comparison import Attacks, Compared
+from workbench.data import Truth
+from workbench.errors import ConfigError
+from workbench.session import AttackSession, Recording
+from workbench.views.grid.widget import Comparison
+from workbench.views.looks import looks_of
 from workbench.views.panel.controls import CLIENT
+from workbench.views.panel.layout import BUTTONS, STYLE, arranged, command_button, legend_html, make_toggles, row
+from workbench.views.panel.linked import LinkedAttack
 from workbench.views.panel.shell import Shell, answer_sender
-from workbench.views.panel.status import State
-from workbench.views.panel.tabs import DescribedImage
-from workbench.views.panel.worker import DRAWING, Painter
+from workbench.views.panel.status import Command, refusals, run_label
+from workbench.views.panel.worker import Painter, wait_in_turn
 
 __all__ = ["ComparePanel"]
 
-_SHARED = ("run", "pause", "step", "reset")
-_PER_SECOND = 4.0
+_COMMANDS = (
+    *(Command.BUILD, Command.RUN, Command.PAUSE, Command.STEP, Command.STOP, Command.RESET),
+    Command.REWIND,
+)
+_LINES = tuple(map(str, range(7)))  # the colours of the grid's script
 
 
 class ComparePanel(widgets.VBox):  # type: ignore[misc]
-    """Common buttons and one timeline, the attacks row by row, their difference, and below each attack's own panel.
+    """The settings of the client and of each attack on the left; buttons for both, and both in one view, on the right.
 
     Args:
-        left: an `AttackPanel`.
-        right: another on the same images.
-        shares_client: whether the left panel's controls choose the client for both; then the right one attacks it
-            without the prior.
+        first: a session; None attacks a client that the controls name, with the prior.
+        second: another on the same images; None, where the first is None, attacks the same client without the prior.
+        truth: the clients; empty where they are not known.
         names: of the two attacks; empty names them by their methods.
+
+    Every command has a button, by name, as in `AttackPanel`; it acts on both attacks where it is allowed.
     """
 
-    def __init__(self, left: Any, right: Any, *, shares_client: bool, names: Sequence[str] = ()) -> None:
-        self.panels = (left, right)
-        self._names = tuple(names)
-        if shares_client:
+    def __init__(
+        self, first: AttackSession | None, second: AttackSession | None, truth: Truth, names: Sequence[str] = ()
+    ) -> None:
+        _check_images([source for source in (first, second) if source is not None], truth)
+        self._given_names = tuple(names)
+        self._lock = threading.RLock()
+        self._painter = Painter(
+            self._paint,
+            lambda message: self.attacks[0].controller.report(message),  # noqa: PLW0108 - they are made later
+        )
+        self.attacks = tuple(
+            LinkedAttack(truth, self._painter.request, self._show_state, self._show_sources, share=0.5)
+            for _ in range(2)
+        )
+        self.comparison = Comparison([attack.grid for attack in self.attacks])
+        self._buttons = {
+            command: command_button(command, lambda one=command: self._do(one), " both") for command in _COMMANDS
+        }
+        for command, button in self._buttons.items():
+            setattr(self, f"{command.name.lower()}_button", button)
+        self.present_button, self.drawer_button = make_toggles(self)
+        self.legend = widgets.HTML().add_class("wb-note")
+        self.view = widgets.VBox([self.comparison]).add_class("wb-view-comparison")
+        self.settings = self._make_settings()
+        super().__init__([widgets.HTML(STYLE), Shell(), self._arranged()])
+        self.add_class("wb-panel")
+        for widget in (self, *self.comparison.grids):
+            answer_sender(widget)
+        if first is None:
             self._share_client()
-        traitlets.link((left.views, "selected_index"), (right.views, "selected_index"))
-        for name in _SHARED:
-            setattr(self, f"{name}_button", self._button(name))
-        buttons = widgets.HBox([getattr(self, f"{name}_button") for name in _SHARED])
-        self.together = Together(self._attacks, lambda: any(panel.controller.worker.jobs for panel in self.panels))
-        for panel in self.panels:
-            # Every picture that a panel draws is a reason to look again.
-            panel.progress.observe(lambda _: self.together.request(), ["value", "max"])
-            panel.status.observe(lambda _: self.together.request(), "value")
-        side = {"flex": "1 1 0", "min_width": "0"}
-        sides = [widgets.VBox([self._heading(index), panel], layout=side) for index, panel in enumerate(self.panels)]
-        self.sides = widgets.HBox(sides, layout={"grid_gap": "24px"})
-        super().__init__([Shell(), buttons, self.together, self.sides])
-        self.add_class("wb-compare")
-        answer_sender(self)
-        self.together.request()
+        self._show_names()
+        for attack, source in zip(self.attacks, (first, second), strict=True):
+            attack.begin(source)
 
     def __repr__(self) -> str:
-        return f"ComparePanel({self.panels[0]!r}, {self.panels[1]!r})"
+        sources = (attack.controller.workspace.source or "building its own client" for attack in self.attacks)
+        return f"ComparePanel({', '.join(map(str, sources))})"
+
+    @property
+    def sessions(self) -> tuple[AttackSession | None, ...]:
+        """The sessions that are shown, once those that are being built are ready."""
+        for attack in self.attacks:
+            attack.controller.worker.wait()
+        return tuple(attack.controller.workspace.session for attack in self.attacks)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until both have nothing more to do and it is drawn; False where the time was not enough."""
-        return all(panel.wait(timeout) for panel in self.panels) and self.together.wait(timeout)
+        return wait_in_turn((*(attack.controller.wait for attack in self.attacks), self._painter.wait), timeout)
 
     def close(self) -> None:
         """End the threads of both, and remove them from the page."""
-        self.together.end()
-        for panel in self.panels:
-            panel.close()
+        # Also called for a panel whose arguments were refused before it had any of these.
+        if hasattr(self, "attacks"):
+            for attack in self.attacks:
+                attack.controller.close()
+            self._painter.close()
         super().close()
 
-    def _attacks(self) -> Attacks | None:
-        """The attacks that the panels show now; None until both are there and have the same images."""
-        found = {}
-        for index, panel in enumerate(self.panels):
-            source = panel.controller.workspace.source
-            if source is None or panel.controller.state is State.BUILDING:
-                return None
-            name = self._names[index] if self._names else source.config.method
-            found[f"{name} ({index + 1})" if name in found else name] = source
-        held = self.together.attacks
-        if held is not None and list(held.sources.items()) == list(found.items()):
-            return held
-        return Attacks(found, self.panels[0].controller.workspace.truth or None)
+    # Parts
 
-    def _button(self, name: str) -> Any:
-        """A button that presses the button of that name in both panels, where it is enabled."""
-        label, both = f"{name.capitalize()} both", [getattr(panel, f"{name}_button") for panel in self.panels]
-        look = {"icon": both[0].icon, "button_style": both[0].button_style, "layout": {"width": "auto"}}
-        button = widgets.Button(description=label, tooltip=label, **look)
-        button.on_click(lambda _: [one.click() for one in both if not one.disabled])
-        return button
+    def _make_settings(self) -> Any:
+        """The client's settings once, and those of each attack."""
+        first, second = (attack.controls.sections() for attack in self.attacks)
+        shared = [title for title in first if title.startswith("Client")]
+        boxes = [first[title] for title in shared]
+        for attack, sections in zip(self.attacks, (first, second), strict=True):
+            own = [box for title, box in sections.items() if title not in shared]
+            own[0].children = (attack.controls.derived, *own[0].children)
+            boxes += own
+        self._titles = shared, [title for title in first if title not in shared]
+        return widgets.Accordion(boxes, selected_index=0)
+
+    def _arranged(self) -> Any:
+        buttons = [button for command, button in self._buttons.items() if command is not Command.REWIND]
+        parts = [row(*buttons, self.present_button, self.drawer_button)]
+        for attack in self.attacks:
+            attack.progress.style.description_width = "108px"
+            parts += [widgets.HBox([attack.progress, attack.pace], layout={"align_items": "center"}), attack.status]
+        timeline = widgets.VBox([self.comparison], layout={"flex": "1 1 320px", "min_width": "0"})
+        parts += [self.legend, self.view, row(timeline.add_class("wb-view-timeline"), self.rewind_button)]
+        return arranged(widgets.VBox([self.settings]), parts)
 
     def _share_client(self) -> None:
-        """The left panel's client is the right one's too, which attacks it without the prior."""
-        left, right = (panel.controls for panel in self.panels)
+        """The client's controls, which belong to the first attack, choose the client for both."""
+        first, second = (attack.controls for attack in self.attacks)
+
+        def copy(name: str, value: Any) -> None:
+            method = second["method"]
+            second.fields[name].value = value
+            second.show_values({"method": method})  # another data set means other settings, not another method
+            second.update_abilities()
+
         for name in CLIENT:
-            traitlets.dlink((left.fields[name], "value"), (right.fields[name], "value"))
-        right.locked_client = "The left panel chooses the client for both."
-        right.update_abilities()
-        right.fields["method"].value = "ours_no_prior"
-        self.panels[1].build_button.click()
+            first.fields[name].observe(lambda change, name=name: copy(name, change["new"]), "value")
+        second.show_values({"method": "ours_no_prior"})
+        second.update_abilities()
 
-    def _heading(self, index: int) -> Any:
-        """The name of an attack: as given, or its method, also after that was changed."""
-        heading = widgets.HTML()
-        if self._names:
-            heading.value = f"<h3>{escape(self._names[index])}</h3>"
-        else:
-            method = self.panels[index].controls.fields["method"]
-            traitlets.dlink((method, "value"), (heading, "value"), "<h3>{}</h3>".format)
-        return heading
+    # What the controllers report, on any thread. Clicks set flags and return.
 
+    def _do(self, command: Command) -> None:
+        for attack in self.attacks:
+            if command not in refusals(attack.controller.situation()):
+                getattr(attack.controller, command.name.lower())()
 
-class Together(widgets.VBox):  # type: ignore[misc]
-    """One timeline, a row for each attack and their difference, and their quality on shared axes.
+    def _show_state(self) -> None:
+        with self._lock:
+            states = [attack.show_state() for attack in self.attacks]
+            for command, button in self._buttons.items():
+                reasons = [reasons[command] for _, reasons in states if command in reasons]
+                button.disabled = len(reasons) == len(states)
+                button.tooltip = reasons[0] if button.disabled else BUTTONS[command][1]
+            labels = [run_label(situation) for situation, reasons in states if Command.RUN not in reasons]
+            self.run_button.description = f"{labels[0] if labels else 'Run'} both"
+            is_stale = any(situation.is_stale for situation, _ in states)
+            (self.view.add_class if is_stale else self.view.remove_class)("wb-stale")
 
-    Args:
-        current: returns the attacks to show; None where there are none now.
-        is_busy: returns whether something is being built, so that there may be others soon.
-
-    Attributes:
-        attacks: what is shown.
-        step: the kept step that is looked at; None follows the newest.
-    """
-
-    def __init__(self, current: Callable[[], Attacks | None], is_busy: Callable[[], bool]) -> None:
-        self._current, self._is_busy = current, is_busy
-        self.attacks: Attacks | None = None
-        self.step: int | None = None
-        self._steps: list[int] = [0]
-        self._is_quiet = False
-        self.timeline = widgets.IntSlider(
-            0,
-            0,
-            0,
-            description="Timeline",
-            readout=False,
-            tooltip="Earlier moments of both; the right end follows the newest",
-            layout={"width": "min(100%, 640px)"},
-        )
-        self.timeline.observe(self._moved, "value")
-        self.sheet, self.curves = (DescribedImage(format="png", layout={"max_width": "100%"}) for _ in range(2))
-        self.sheet.tooltip = "The truth, a row for each attack, and how far apart the two are"
-        self.curves.tooltip = "The mean PSNR of both attacks over the steps"
-        self.curves.add_class("wb-figure")
-        self.caption = widgets.HTML("The attacks are being built …")
-        self._painter = Painter(self._paint, _PER_SECOND, lambda message: self._say(message.text))
-        row = widgets.HBox([self.sheet, self.curves], layout={"flex_flow": "row wrap", "grid_gap": "16px"})
-        super().__init__([self.timeline, self.caption, row])
-
-    def request(self) -> None:
-        """Draw soon."""
+    def _show_sources(self) -> None:
+        self.legend.value = legend_html(self.attacks[0].controller.workspace.truth)
+        self._show_names()
         self._painter.request()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Until the newest state is drawn; False where the time was not enough."""
-        return self._painter.wait(timeout)
+    def _show_names(self) -> None:
+        """Name the attacks: as given, or by their methods, also after those were changed."""
+        sources = [attack.controller.workspace.source for attack in self.attacks]
+        methods = [
+            attack.controls["method"] if source is None else source.config.method
+            for attack, source in zip(self.attacks, sources, strict=True)
+        ]
+        names = [*(self._given_names or methods)]
+        if names[0] == names[1]:
+            names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+        looks = looks_of(names, _LINES)
+        shared, own = self._titles
+        titles = [
+            title.replace("Attack", name).replace("Steering", f"{name}, steering") for name in names for title in own
+        ]
+        with self._lock:
+            self.settings.titles = (*shared, *titles)
+            with self.comparison.hold_sync():
+                self.comparison.names = names
+                self.comparison.colours = [int(looks[name].colour) for name in names]
+            for attack, name in zip(self.attacks, names, strict=True):
+                attack.progress.description = name
 
-    def end(self) -> None:
-        """Draw nothing more."""
-        self._painter.close()
-
-    def _moved(self, change: dict[str, Any]) -> None:
-        if not self._is_quiet:
-            place = min(change["new"], len(self._steps) - 1)
-            self.step = None if place == len(self._steps) - 1 else self._steps[place]
-            self.request()
-
-    def _say(self, text: str) -> None:
-        self.caption.value = escape(text)
-
-    # On the painter's thread.
+    # Drawing, on the painter's thread.
 
     def _paint(self) -> bool:
-        self.attacks = self._current()
-        if self.attacks is None:
-            return self._is_busy()
-        self._steps = self.attacks.steps
-        newest = self._steps[-1]
-        self._is_quiet = True
-        try:
-            self.timeline.max = len(self._steps) - 1
-            place = min(range(len(self._steps)), key=lambda at: abs(self._steps[at] - (self.step or 0)))
-            self.timeline.value = self.timeline.max if self.step is None else place
-        finally:
-            self._is_quiet = False
-        compared = self.attacks.at(newest if self.step is None else self.step)
-        self.sheet.value = _sheet(compared)
-        self._say(self.attacks.text(compared))
-        if self.attacks.truth:
-            with DRAWING:
-                self.curves.value = _curves(self.attacks)
-        return False
+        self._show_state()
+        painted = [attack.paint(frozenset({"pixels"})) for attack in self.attacks]
+        return any(one.has_more for one in painted)
 
 
-def _sheet(compared: Compared) -> bytes:
-    """The truth, a row for each attack, and where the second differs from the first: the darker, the more."""
-    rows = {} if compared.truth is None else {"truth": compared.truth}
-    rows |= {row.name: row.images for row in compared.rows}
-    [difference] = compared.differences().values()
-    rows["difference"] = 1 - difference
-    captions = [f"{gain:+.1f} dB" for gains in compared.gains().values() for gain in gains]
-    return render.contact_sheet(np.stack(list(rows.values())), captions, names=list(rows))
-
-
-def _curves(attacks: Attacks) -> bytes:
-    figure = lines_figure(attacks.curves(), title="Mean PSNR of both", x="step", y="mean PSNR (dB)")
-    steps, levels = attacks.limits()
-    figure.axes[0].set(xlim=steps, ylim=levels)
-    return render.figure_png(figure, dpi=96)
+def _check_images(sources: Sequence[AttackSession | Recording], truth: Truth) -> None:
+    shapes = [source.reconstruction_at(source.num_steps).images.shape for source in sources]
+    if truth and sources:
+        shapes.append(truth.images.shape)
+    if len(set(shapes)) > 1:
+        raise ConfigError(f"the attacks and the truth have images of the shapes {shapes}; compare the same images.")

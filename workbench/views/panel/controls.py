@@ -18,11 +18,12 @@ from workbench.federated.observation import Observation
 from workbench.session.history import OBSERVED
 from workbench.settings import Setting, settings_of
 from workbench.target import Target
+from workbench.views.panel.layout import question
 from workbench.views.panel.scenarios import FIRST, Scenario
 from workbench.views.panel.status import GIVEN
 from workbench.views.panel.workspace import STEERED, Settings
 
-__all__ = ["CLIENT", "STEERED", "Controls", "Settings"]
+__all__ = ["CLIENT", "STEERED", "STEERING", "Controls", "Settings"]
 
 _ATTACK = settings_of(AttackConfig)
 _FIXED = {name: known for name, known in _ATTACK.items() if known.slider is None}  # that need a new attack
@@ -39,6 +40,7 @@ _PRESET = Setting(
 )
 _SHOWN = {**CLIENT, "preset": _PRESET, **{known.key: known for known in _ATTACK.values()}}
 _BUNDLED = ("glyphs", "photos")
+STEERING = "Steering: acts at once"
 # What a menu shows for None. The value behind it is "": ipywidgets shows no entry for the value None.
 _UNSET = {"model": "for the data set", "low_memory": "automatic", "noisy_method": "the same method"}
 
@@ -68,23 +70,25 @@ class Controls:
             field.observe(lambda change, name=name: self._moved(name, change["new"], changed, steered), "value")
         self.show_scenario(FIRST)
 
-    def column(self) -> Any:
-        """Client, attack and details, of which one is open at a time, and the steering below, which always is."""
-        sections = {
+    def sections(self) -> dict[str, Any]:
+        """All controls by the titles of their sections; the last one acts at once."""
+        keys = {
             "Client": [key for key, known in CLIENT.items() if not known.is_detail],
             "Client, details": [key for key, known in CLIENT.items() if known.is_detail],
             "Attack": ["preset", *(known.key for known in _FIXED.values() if not known.is_detail)],
             "Attack, details": [known.key for known in _FIXED.values() if known.is_detail],
+            STEERING: [*STEERED],
         }
-        boxes = [widgets.VBox([self.rows[name] for name in names]) for names in sections.values()]
-        boxes[0].children = (self.client_text, *boxes[0].children)
-        self.sections = widgets.Accordion(boxes, titles=tuple(sections), selected_index=0)
-        steering = widgets.Accordion(
-            [widgets.VBox([self.rows[name] for name in STEERED])],
-            titles=("Steering: acts at once",),
-            selected_index=0,
-        )
-        return widgets.VBox([self.sections, self.derived, steering])
+        boxes = {title: widgets.VBox([self.rows[name] for name in names]) for title, names in keys.items()}
+        boxes["Client"].children = (self.client_text, *boxes["Client"].children)
+        return boxes
+
+    def column(self) -> Any:
+        """Client, attack and details, of which one is open at a time, and the steering below, which always is."""
+        boxes = self.sections()
+        steering = widgets.Accordion([boxes.popitem()[1]], titles=(STEERING,), selected_index=0)
+        choices = widgets.Accordion([*boxes.values()], titles=tuple(boxes), selected_index=0)
+        return widgets.VBox([choices, self.derived, steering])
 
     def weights(self) -> Any:
         """The sliders of the loss terms' weights once more, to stand beside the loss."""
@@ -287,9 +291,7 @@ def _control(known: Setting) -> Any:
 def _help(known: Setting, reason: str) -> str:
     """A question mark that opens what the table of settings says, and why the control is off where it is."""
     paper = " · ".join(part for part in (known.symbol and f"symbol {known.symbol}", known.section) if part)
-    lines = [escape(line) for line in (reason and f"Off now: {reason}", known.help, paper) if line]
-    name = escape(known.label, quote=True)
-    return f"<details class='wb-help'><summary aria-label='About {name}'>?</summary>{'<br>'.join(lines)}</details>"
+    return question(known.label, reason and f"Off now: {reason}", known.help, paper)
 
 
 def _value(known: Setting, shown: Any) -> Any:

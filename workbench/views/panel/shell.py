@@ -42,14 +42,14 @@ function render({ el }) {
     due ||= requestAnimationFrame(() => { due = 0; dress(kept); });
   });
   const begin = () => {
-    kept = el.closest(".wb-panel, .wb-compare");
+    kept = el.closest(".wb-panel");
     due = kept ? 0 : requestAnimationFrame(begin);
     if (!kept) return;
     kept.addEventListener("keydown", keep);
     dress(kept);
     observer.observe(kept, { childList: true, subtree: true, characterData: true });
     const contents = kept.querySelector(".widget-tab-contents");
-    if (contents && kept.matches(".wb-panel")) sizes.observe(contents);
+    if (contents) sizes.observe(contents);
   };
   begin();
   return () => {

@@ -121,7 +121,8 @@ class Situation:
     @property
     def is_stale(self) -> bool:
         """Whether what is shown is about to be replaced by an attack that is being built."""
-        return self.state is State.BUILDING and self.job is Job.BUILD and self.has_session
+        shows_attack = self.state is State.BUILDING and self.has_session
+        return self.job is Job.BUILD and (shows_attack or self.state is State.REPLAYING)
 
 
 GIVEN = "This panel was given an update; wb.AttackPanel() lets you choose the client."

@@ -19,6 +19,7 @@ __all__ = ["DRAWING", "Painter", "Worker", "wait_in_turn"]
 # Held by the thread that draws a figure: matplotlib is not made for two threads at once.
 DRAWING = threading.RLock()
 
+PICTURES_PER_SECOND = 8.0
 _PATIENCE_SECONDS = 2.0
 _alive: weakref.WeakSet["_Thread"] = weakref.WeakSet()
 
@@ -124,17 +125,16 @@ class Worker(_Thread):
 
 
 class Painter(_Thread):
-    """Calls ``paint`` soon after every `request`, at most ``per_second`` times a second.
+    """Calls ``paint`` soon after every `request`, at most `PICTURES_PER_SECOND` times a second.
 
     Args:
         paint: draws the newest state; returns whether it wants to be called again soon without a request.
-        per_second: the most often.
         report: called with the error that ``paint`` raised.
     """
 
-    def __init__(self, paint: Callable[[], bool], per_second: float, report: Callable[[Message], None]) -> None:
+    def __init__(self, paint: Callable[[], bool], report: Callable[[Message], None]) -> None:
         super().__init__("panel painter", self._work)
-        self._paint, self._pause, self._report = paint, 1 / per_second, report
+        self._paint, self._pause, self._report = paint, 1 / PICTURES_PER_SECOND, report
         self._wanted, self._drawn = 0, 0
 
     def request(self) -> None:

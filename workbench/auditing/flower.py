@@ -1,0 +1,215 @@
+"""Record what a Flower server sends to its clients and receives from them, in one file for an audit.
+
+This file needs NumPy and safetensors alone: neither flwr nor the rest of the workbench, which asks for other versions
+of the same libraries. ``python -m workbench.auditing.flower > recorder.py`` writes a copy for the federation's server:
+
+    from recorder import record
+
+    strategy = record(FedAvg(...), "round3.audit", server_round=3)
+
+`workbench.Observation.from_audit_file` opens what it writes.
+"""
+
+import functools
+import hashlib
+import inspect
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+__all__ = ["record"]
+
+# The reader is `workbench.files.audit`; the checksum is that of `workbench.files.container`.
+KIND, FORMAT = "audit file", 1
+_MOST_SETTINGS = 2**20
+_APIS = (("configure_fit", "aggregate_fit"), ("configure_train", "aggregate_train"))
+
+Strategy = TypeVar("Strategy")
+Arrays = dict[str, NDArray[Any]]
+
+
+def record(
+    strategy: Strategy,
+    path: str | os.PathLike[str],
+    *,
+    server_round: int = 1,
+    clients: int | Collection[str] | None = None,
+) -> Strategy:
+    """Let a strategy write an audit file when a round ends, and return it; what it decides does not change.
+
+    Both interfaces of Flower are known by their methods: ``flwr.server.strategy.Strategy`` (``configure_fit`` and
+    ``aggregate_fit``) and ``flwr.serverapp.strategy.Strategy`` (``configure_train`` and ``aggregate_train``). If
+    recording fails, the reason is logged and the federation goes on. Call it again for another round.
+
+    Args:
+        strategy: of the server.
+        path: the file to write.
+        server_round: the round to record; Flower counts from 1.
+        clients: whom to record: the first so many of the round, those with these ids (``ClientProxy.cid``, or the node
+            id as a string), or None for all.
+    """
+    known = [names for names in _APIS if all(callable(getattr(strategy, name, None)) for name in names)]
+    if not known:
+        raise TypeError(f"strategy = {type(strategy).__name__} has none of Flower's pairs of methods, {_APIS}.")
+    recorder = _Recorder(Path(path), server_round, clients, type(strategy).__name__)
+    for name, is_answer in ((name, bool(place)) for names in known for place, name in enumerate(names)):
+        setattr(strategy, name, recorder.around(getattr(strategy, name), is_answer=is_answer))
+    return strategy
+
+
+@dataclass
+class _Recorder:
+    """What was sent in the round, until the answers arrive."""
+
+    path: Path
+    server_round: int
+    clients: int | Collection[str] | None
+    strategy: str
+    sent: list[Any] = field(default_factory=list)
+
+    def around(self, method: Callable[..., Any], *, is_answer: bool) -> Callable[..., Any]:
+        """The method, with the messages of the chosen round kept: those that it gets or those that it returns."""
+        parameters = inspect.signature(method)
+
+        @functools.wraps(method)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            # Flower gives some arguments by name: the first is the round, the second of an answer the messages.
+            given = parameters.bind(*args, **kwargs)
+            number, messages = list(given.arguments)[:2]
+            is_chosen = given.arguments[number] == self.server_round
+            # Messages may come from a generator, which can be read once.
+            if is_chosen and is_answer:
+                given.arguments[messages] = list(given.arguments[messages])
+                self._write(given.arguments[messages])
+            result = method(*given.args, **given.kwargs)
+            if is_chosen and not is_answer:
+                result = self.sent = list(result)
+            return result
+
+        return recorded
+
+    def _write(self, answers: list[Any]) -> None:
+        """Write the file; a failure must not stop the federation."""
+        try:
+            _write(self.path, *self._content(answers))
+        except Exception:
+            logging.getLogger(__name__).exception("The audit file %s could not be recorded.", self.path)
+
+    def _content(self, answers: list[Any]) -> tuple[dict[str, Any], Arrays]:
+        """The settings and the arrays of the file; what every client gets is stored once."""
+        sent = {_client(message): message for message in self.sent}
+        received = {
+            _client(answer, is_answer=True): answer for answer in answers if not getattr(answer, "has_error", bool)()
+        }
+        chosen = sent if self.clients is None else self.clients
+        wanted = list(sent)[:chosen] if isinstance(chosen, int) else chosen
+        # Only those are decoded: a round may have thousands of clients.
+        pairs = {
+            client: (_opened(sent[client]), _opened(received[client], is_answer=True))
+            for client in sent
+            if client in wanted and client in received
+        }
+        if not pairs:
+            raise ValueError(f"none of the chosen clients answered in round {self.server_round}")
+        sets = {_digest(one.arrays): one.arrays for pair in pairs.values() for one in pair}
+        layouts = list(dict.fromkeys(tuple(arrays) for arrays in sets.values()))
+        settings = {
+            "server_round": self.server_round,
+            "strategy": self.strategy,
+            "framework": f"flwr {getattr(sys.modules.get('flwr'), '__version__', 'of unknown version')}",
+            "layouts": layouts,
+            "sets": {digest: layouts.index(tuple(arrays)) for digest, arrays in sets.items()},
+            "clients": [
+                {
+                    "id": client,
+                    "config": _plain(message.values),
+                    "sent": _digest(message.arrays),
+                    "num_images": answer.num_images,
+                    "metrics": _plain(answer.values),
+                    "received": _digest(answer.arrays),
+                }
+                for client, (message, answer) in pairs.items()
+            ],
+        }
+        return settings, {
+            f"{digest}/{i}": one for digest, arrays in sets.items() for i, one in enumerate(arrays.values())
+        }
+
+
+class _Message(NamedTuple):
+    arrays: Arrays
+    values: dict[str, Any]
+    num_images: Any
+
+
+def _client(message: Any, *, is_answer: bool = False) -> str:
+    if isinstance(message, tuple):
+        return str(message[0].cid)
+    return str(message.metadata.src_node_id if is_answer else message.metadata.dst_node_id)
+
+
+def _opened(message: Any, *, is_answer: bool = False) -> _Message:
+    """One message of either interface: its values are the configuration or the metrics."""
+    if isinstance(message, tuple):
+        content = message[1]
+        arrays = {str(place): _array(data) for place, data in enumerate(content.parameters.tensors)}
+        values = content.metrics if is_answer else content.config
+        return _Message(arrays, dict(values), getattr(content, "num_examples", None))
+    records = message.content.array_records
+    # Names say which record an array is from only where there are several.
+    arrays = {
+        name if len(records) == 1 else f"{key}.{name}": _array(one.data)
+        for key, arrays in records.items()
+        for name, one in arrays.items()
+    }
+    parts = message.content.metric_records if is_answer else message.content.config_records
+    values = {name: value for part in parts.values() for name, value in part.items()}
+    return _Message(arrays, values, values.get("num-examples"))
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    return np.array(np.load(io.BytesIO(data), allow_pickle=False), order="C")
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers and texts as they are, and everything else as text: JSON has no bytes and no NaN."""
+    is_plain = {
+        name: isinstance(one, str | int) or (isinstance(one, float) and np.isfinite(one))
+        for name, one in values.items()
+    }
+    return {str(name): one if is_plain[name] else repr(one)[:1000] for name, one in values.items()}
+
+
+def _digest(arrays: Arrays, texts: str = "") -> str:
+    digest = hashlib.sha256(texts.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _write(path: Path, settings: dict[str, Any], tensors: Arrays) -> None:
+    text = json.dumps(settings, sort_keys=True, allow_nan=False)
+    if len(text) > _MOST_SETTINGS:
+        raise ValueError(f"{len(settings['clients'])} clients are too many for one file; choose some with clients=")
+    about = {"kind": KIND, "format": str(FORMAT), "settings": text}
+    digest = _digest(tensors, "".join(f"{name} {value}\n" for name, value in about.items()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed at the end, so that nobody reads half a file.
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_bytes(save(tensors, {**about, "sha256": digest}))
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(Path(__file__).read_text())
