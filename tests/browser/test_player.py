@@ -371,6 +371,31 @@ def test_at_the_limit_a_frame_that_was_asked_for_stays(page):
     assert steps == [[0, 11, 20, 30], [0, 11, 12, 30]]
 
 
+def test_the_right_end_of_the_timeline_follows_also_when_a_newer_moment_is_not_drawn_yet(page):
+    following = run_script(
+        page,
+        """
+        const root = document.body.appendChild(document.createElement("div"));
+        const player = new Player();
+        const view = new TimelineView(player, root);
+        player.begin({ key: "a", numImages: 1, shape: [1, 1, 1], threshold: 20 }, null);
+        const put = (step) => player.put({ step, sets: 1, order: null, psnr: null, pixels: Uint8Array.of(0), epochs: null });
+        [0, 1, 2].forEach(put);
+        view.update();
+        const move = (value) => {
+          view.slider.value = value;
+          view.slider.dispatchEvent(new Event("input"));
+          return player.isFollowing;
+        };
+        const earlier = move(0);
+        view.update();
+        put(3);
+        return [earlier, move(2)];
+        """,
+    )
+    assert following == [False, True]
+
+
 def test_combining_and_crossing_are_computed_right(page):
     result = run_script(
         page,
