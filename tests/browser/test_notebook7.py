@@ -1,4 +1,4 @@
-"""The panel in Jupyter Notebook 7, which is another application than JupyterLab; it needs the extra ``notebook``."""
+"""The panel in Jupyter Notebook 7, which is another application than JupyterLab."""
 
 from urllib.parse import urlsplit
 
@@ -26,7 +26,6 @@ def page(browser):
 
 @pytest.mark.slow
 def test_the_panel_runs_in_notebook_7(page, tmp_path):
-    pytest.importorskip("notebook", reason="pip install -e '.[notebook]' -c constraints.txt")
     write_notebook(tmp_path / "root/panel.ipynb", *CELLS)
     server = ("-m", "notebook", "--ip=127.0.0.1", "--allow-root")
     with running_lab(tmp_path, f"--ServerApp.root_dir={tmp_path / 'root'}", server=server) as notebook:

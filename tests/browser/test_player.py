@@ -213,6 +213,21 @@ def test_the_loss_follows_the_timeline_and_names_what_the_attacker_cannot_see(pl
     expect(player.locator(".wbg-chart:visible").nth(1)).to_contain_text("which the attacker cannot see")
 
 
+def test_the_line_of_an_image_in_the_loss_marks_it_and_is_marked(player):
+    player.locator(".wbg-place:visible").nth(2).click()
+    place = player.locator("canvas.wbg-marked:visible").first.get_attribute("data-place")
+    choose(player, "Loss")
+    marked = player.locator("path[data-place].wbg-marked")
+    expect(marked).to_have_count(1)
+    expect(marked).to_have_attribute("data-place", place)
+    other = str((int(place) + 1) % 6)
+    # A thin line is nowhere near the middle of its box, where a real pointer would go.
+    player.locator(f"path[data-place='{other}']").dispatch_event("pointerover")
+    expect(marked).to_have_attribute("data-place", other)
+    player.get_by_role("tab", name="Reconstruction").dispatch_event("click")  # the pointer stays on the line
+    expect(player.locator(f"canvas[data-place='{other}'].wbg-marked:visible")).to_have_count(2)
+
+
 def test_playing_ends_at_the_last_moment(player):
     player.get_by_role("button", name="Play").click()
     expect(player.locator(".wbg-step")).to_contain_text("of 30")
