@@ -62,9 +62,9 @@ def seconds_until(click: Callable[[], None], seen: Callable[[], object]) -> floa
 
 def pause_seconds(lab: LabPage) -> float:
     """From the click on Pause until the status line says so, measured by the page: a test's own polling is too coarse."""
-    return 1e-3 * lab.status.evaluate(
-        """(text, pause) => new Promise((resolve) => {
-          const status = text.closest(".wb-status");  // its text is replaced by a new element
+    return 1e-3 * lab.panel.evaluate(
+        """(panel, pause) => new Promise((resolve) => {
+          const status = panel.querySelector(".wb-status");
           const began = performance.now();
           new MutationObserver(() => {
             if (status.textContent.includes("Paus")) resolve(performance.now() - began);
