@@ -61,7 +61,7 @@ def seconds_until(click: Callable[[], None], seen: Callable[[], object]) -> floa
 
 
 def pause_seconds(lab: LabPage) -> float:
-    """From the click on Pause until the status line says so, measured by the page: a test's own polling is too coarse."""
+    """From the click on Pause until the status line says so, measured by the page: polling from here is too coarse."""
     return 1e-3 * lab.panel.evaluate(
         """(panel, pause) => new Promise((resolve) => {
           const status = panel.querySelector(".wb-status");

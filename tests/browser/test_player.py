@@ -394,7 +394,8 @@ def test_the_right_end_of_the_timeline_follows_also_when_a_newer_moment_is_not_d
         const player = new Player();
         const view = new TimelineView(player, root);
         player.begin({ key: "a", numImages: 1, shape: [1, 1, 1], threshold: 20 }, null);
-        const put = (step) => player.put({ step, sets: 1, order: null, psnr: null, pixels: Uint8Array.of(0), epochs: null });
+        const pixels = Uint8Array.of(0);
+        const put = (step) => player.put({ step, sets: 1, order: null, psnr: null, pixels, epochs: null });
         [0, 1, 2].forEach(put);
         view.update();
         const move = (value) => {
