@@ -10,6 +10,18 @@ from workbench.study.plan.plan import Plan, Unit
 from workbench.study.plan.tables import plan_table
 from workbench.study.run.store import Store, read_rows, write_rows
 from workbench.study.show.results import Results
-from workbench.study.study import run_plan, sweep, table
+from workbench.study.study import results, run_plan, sweep, table
 
-__all__ = ["Plan", "Results", "Store", "Unit", "plan_table", "read_rows", "run_plan", "sweep", "table", "write_rows"]
+__all__ = [
+    "Plan",
+    "Results",
+    "Store",
+    "Unit",
+    "plan_table",
+    "read_rows",
+    "results",
+    "run_plan",
+    "sweep",
+    "table",
+    "write_rows",
+]

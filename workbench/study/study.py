@@ -12,13 +12,14 @@ from typing import Any
 from workbench.errors import ConfigError
 from workbench.settings import check_settings, make_options, setting, takes
 from workbench.study.plan.plan import Plan, Row, Unit
+from workbench.study.plan.stored import plan_stored
 from workbench.study.plan.tables import TableOptions, plan_sweep, plan_table
 from workbench.study.run.execute import Cluster, Executor, Processes, Report, execute
 from workbench.study.run.store import Store, read_rows, write_rows
 from workbench.study.show.live import progress_for
 from workbench.study.show.results import Results
 
-__all__ = ["RunOptions", "run_plan", "sweep", "table"]
+__all__ = ["RunOptions", "results", "run_plan", "sweep", "table"]
 
 # Often enough to look at the file, seldom enough for thousands of quick units.
 _EXPORT_SECONDS = 20.0
@@ -86,6 +87,19 @@ def sweep(path: str | os.PathLike[str], **run: Any) -> Results:
     """
     (chosen,) = make_options(run, RunOptions)
     return _complete(*run_plan(plan_sweep(path), **vars(chosen)))
+
+
+def results(number: int, *files: str | os.PathLike[str]) -> Results:
+    """A table of the paper from measured rows, without the data that they were measured on; computes nothing.
+
+    Args:
+        number: of the table.
+        files: JSON lines that ``workbench table --out`` or ``sweep --out`` wrote. A unit in several of them counts
+            once, as in the first.
+    """
+    rows = [(Unit.from_settings(row["settings"]), row) for file in reversed(files) for row in read_rows(file)]
+    units = {unit.key: unit for unit, _ in rows}
+    return Results(plan_stored(number, list(units.values())), {unit.key: row for unit, row in rows})
 
 
 def _complete(results: Results, report: Report) -> Results:

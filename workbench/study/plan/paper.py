@@ -7,10 +7,13 @@ the form 10x5x50 are epochs x batch size x images. Tables 6 to 10 are on FEMNIST
 
 from workbench.attack.methods import PAPER_METHODS
 
-__all__ = ["PAPER_METHODS", "Published", "published"]
+__all__ = ["PAPER_METHODS", "TRAINED", "Published", "published"]
 
 # From measure to number, e.g. {"recovered": 65.5, "psnr": 21.5}.
 Published = dict[str, float]
+
+# The digests of the networks of Table 7 after their rounds of training, see `plan.digest_of_weights`.
+TRAINED = {"083c564ae861b64b": 5, "7d180229fe66feda": 10}
 
 _LABEL_METHODS = ("interpolated", "geng_server", "geng_client")
 

@@ -258,10 +258,8 @@ class Line:
             number = self.entry.published.get(measure.removeprefix("paper_"))
             return None if number is None else Estimate(number)
         by_client: dict[tuple[int, ...], list[float]] = {}
-        for row in self.rows:
-            value = _value(row, measure, self.entry.method)
-            if value is not None:
-                by_client.setdefault(tuple(row["settings"]["clients"]), []).append(value)
+        for (*clients, _), value in self.values(measure).items():
+            by_client.setdefault(tuple(clients), []).append(value)
         if measure == "deviation":
             values = list(chain(*by_client.values()))
             return Estimate(stdev(values)) if len(values) > 1 else None
@@ -269,6 +267,14 @@ class Line:
         if not means:
             return None
         return Estimate(mean(means), stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None)
+
+    def values(self, measure: str) -> dict[tuple[int, ...], float]:
+        """One value for each row, by its clients and seed; a row without the measure is left out."""
+        found = {
+            (*row["settings"]["clients"], row["settings"]["seed"]): _value(row, measure, self.entry.method)
+            for row in self.rows
+        }
+        return {place: value for place, value in found.items() if value is not None}
 
     @property
     def units_text(self) -> str:

@@ -18,7 +18,18 @@ from workbench.settings import make_options, setting, settings_of, takes
 from workbench.study.plan.paper import PAPER_METHODS, published
 from workbench.study.plan.plan import Cohort, Entry, Plan, digest_of_weights
 
-__all__ = ["NUMBERS", "TITLES", "TableOptions", "plan_sweep", "plan_table"]
+__all__ = [
+    "ALL_METHODS",
+    "NUMBERS",
+    "TITLES",
+    "TableOptions",
+    "TableSetting",
+    "attack_task",
+    "measure_of",
+    "plan_sweep",
+    "plan_table",
+    "table_settings",
+]
 
 TITLES = {
     1: "images from known label counts",
@@ -112,7 +123,7 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
-class _Setting:
+class TableSetting:
     """A setting of a table: what the client does and what the attacker knows.
 
     Attributes:
@@ -148,7 +159,7 @@ def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
         raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
     if chosen.accuracies and number != 6:
         raise ConfigError(f"accuracies = True belongs to Table 6; leave it out for Table {number}.")
-    settings = _settings(number, is_demo=chosen.preset == "demo", repeated_draws=chosen.repeated_draws)
+    settings = table_settings(number, is_demo=chosen.preset == "demo", repeated_draws=chosen.repeated_draws)
     if chosen.settings is not None:
         names = [check_choice("setting", name, [one.name for one in settings]) for name in chosen.settings]
         settings = [one for one in settings if one.name in names]
@@ -163,7 +174,7 @@ def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
     }
     return Plan(
         title=f"Table {number}, {TITLES[number]}: {dataset}",
-        measure={2: "labels", 11: "seconds"}.get(number, "images"),
+        measure=measure_of(number),
         entries=tuple(
             entry
             for setting in settings
@@ -174,15 +185,22 @@ def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
     )
 
 
+def measure_of(number: int) -> str:
+    """Which numbers a table shows."""
+    return {2: "labels", 11: "seconds"}.get(number, "images")
+
+
 def _entries(
-    number: int, setting: _Setting, cohort: Cohort, options: TableOptions, weights: str | None
+    number: int, setting: TableSetting, cohort: Cohort, options: TableOptions, weights: str | None
 ) -> Iterator[Entry]:
     """The lines of a setting: one for each method, and one for the accuracy if it is asked for."""
     shown_methods, wanted = _methods(number, options)
     groups = cohort.groups(setting.num_clients)
     common: dict[str, Any] = {"num_images": setting.num_images, "client": setting.client, "weights": weights}
     for method in shown_methods:
-        task = _label_task(method, cohort, options) if number == 2 else _attack_task(method, setting, cohort, options)
+        task = (
+            _label_task(method, cohort, options) if number == 2 else attack_task(method, setting, cohort.twin, options)
+        )
         reported = published(number, cohort.dataset, setting.name, method)
         yield Entry(setting.name, method, cohort.units(groups, **common, **task), reported, method in wanted)
     if options.accuracies:
@@ -199,7 +217,7 @@ def _label_task(method: str, cohort: Cohort, options: TableOptions) -> dict[str,
     return {"task": "labels", "label_methods": (method,), "attack": attack}
 
 
-def _attack_task(method: str, setting: _Setting, cohort: Cohort, options: TableOptions) -> dict[str, Any]:
+def attack_task(method: str, setting: TableSetting, twin: str, options: TableOptions) -> dict[str, Any]:
     """An attack with the method's settings, changed by the table's line and then by the user."""
     changes, is_demo = dict(setting.changes), options.preset == "demo"
     if method in (*OURS, "demo"):
@@ -210,16 +228,16 @@ def _attack_task(method: str, setting: _Setting, cohort: Cohort, options: TableO
         changes = {"method": method, **({"steps": _DEMO_STEPS} if is_demo else {}), **changes}
         preset = "paper"
     changes |= options.changes or {}
-    attack = AttackConfig.preset(preset, cohort.twin, **changes)
+    attack = AttackConfig.preset(preset, twin, **changes)
     if is_demo and preset == "paper" and "prior_weight" not in changes:
         attack = replace(attack, prior_weight=_DEMO_PRIOR * attack.prior_weight)
     return {"task": "attack", "labels": setting.labels, "attack": attack}
 
 
-def _settings(number: int, *, is_demo: bool, repeated_draws: bool) -> list[_Setting]:
+def table_settings(number: int, *, is_demo: bool = False, repeated_draws: bool = False) -> list[TableSetting]:
     """The settings of a table, in the paper's order."""
     images, usual = (16, ClientConfig(4, 4)) if is_demo else (50, ClientConfig(10, 5))
-    setting = partial(_Setting, num_images=images, client=usual)
+    setting = partial(TableSetting, num_images=images, client=usual)
     if number in (1, 2, 3, 11):
         shapes = [(1, 4), (4, 4), (4, 2)] if is_demo else [(1, 5), (5, 5), (10, 10), (10, 5), (10, 1)]
         # The paper's experiments for Table 3 assigned labels in the order of their classes.

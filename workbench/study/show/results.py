@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import ConfigError, check_choice
+from workbench.errors import ConfigError, check_choice, shown
 from workbench.files.writing import write_atomically
 from workbench.study.plan.plan import Estimate, Line, Plan, Row
 
@@ -127,6 +127,21 @@ class Results:
             records.append(record)
         used = [name for name in (records[0] if records else {}) if any(r[name] is not None for r in records)]
         return [{name: record[name] for name in used} for record in records]
+
+    def values(self, setting: str, method: str, measure: str = "recovered") -> dict[tuple[int, ...], float]:
+        """What was measured in one line, by clients and seed: for (3, 0), writer 3 with seed 0.
+
+        Args:
+            setting: e.g. ``10x5x50``.
+            method: e.g. ``best``.
+            measure: ``recovered``, ``psnr``, ``ssim``, ``errors``, ``accuracy`` or ``seconds``.
+        """
+        check_choice("measure", measure, _MEASURES)
+        lines = {(line.entry.setting, line.entry.method): line for line in self.lines}
+        if (setting, method) not in lines:
+            known = "; ".join(f"{one}, {other}" for one, other in lines)
+            raise ConfigError(f"the table has no line {shown(setting)}, {shown(method)}; it has: {known}.")
+        return lines[setting, method].values(measure)
 
     def frame(self) -> Any:
         """A pandas data frame of the records."""
