@@ -284,6 +284,9 @@ def test_quality_over_time_is_the_mean_over_clients_at_the_steps_that_all_reache
     assert [line.get_xydata().tolist() for line in recovered.lines] == [[[2.0, 20.0]]] * 2
     assert [line.get_xydata().tolist() for line in psnr.lines] == [[[2.0, 12.0]]] * 2
     assert [text.get_text() for text in recovered.get_legend().get_texts()] == ["fedsgd (2)"]
+    # 0 and 40 %: a standard error of 20.
+    [band] = recovered.collections
+    assert band.get_paths()[0].get_extents().intervaly == pytest.approx([0.0, 40.0])
 
     with pytest.raises(ConfigError, match="no attack has been measured"):
         Results(plan, {}).figure_over_time()

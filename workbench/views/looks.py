@@ -8,16 +8,16 @@ from workbench.config import LABEL_METHODS
 
 __all__ = ["Look", "looks_of"]
 
-_MARKS = "os^Dv"
+_MARKS = "os^DvP*"
 _STYLES = ("-", "--", "-.")
-_PRESETS = ("best", "warm")
+_PRESETS = ("warm", "best")
 # The surrogate is rarely shown, so it is the one that shares a colour; its mark and its line differ.
 _METHODS = (*(name for name in METHODS if name != "surrogate"), *_PRESETS)
 _PLACES = {
     **{name: place for place, name in enumerate((*LABEL_METHODS, "used by the attack"))},
     **{name: place for place, name in enumerate(_METHODS)},
-    "surrogate": len(_METHODS) + _METHODS.index("best"),
-    "demo": len(_METHODS) + _METHODS.index("warm"),
+    "surrogate": len(_METHODS) + _METHODS.index("warm"),
+    "demo": len(_METHODS) + _METHODS.index("best"),
 }
 
 

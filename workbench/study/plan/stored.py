@@ -33,10 +33,12 @@ def plan_stored(number: int, units: Sequence[Unit]) -> Plan:
     """
     if number not in NUMBERS:
         raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
-    dataset, *others = sorted({unit.dataset for unit in units}) or [""]
-    if not dataset or others:
-        names = ", ".join([dataset, *others]) or "none"
-        raise ConfigError(f"results are shown for one data set at a time; these rows are of: {names}.")
+    datasets = sorted({unit.dataset for unit in units})
+    if len(datasets) != 1:
+        raise ConfigError(
+            f"results are shown for one data set at a time; these rows are of: {', '.join(datasets) or 'none'}."
+        )
+    (dataset,) = datasets
     places = list(_places(number, real_twin(dataset)))
     lines: dict[tuple[str, str], tuple[str, list[Unit]]] = {}
     num_shown = 0
@@ -75,7 +77,7 @@ def _lines_of(unit: Unit, places: Iterable[_Place], *, measures_labels: bool) ->
     """The names, settings and methods of the lines that a unit belongs to, each once."""
     seen = set()
     # Weights that are not the paper's belong to none of its rounds.
-    after_round = {None: None, **TRAINED}.get(unit.weights, -1)
+    after_round = None if unit.weights is None else TRAINED.get(unit.weights, -1)
     for setting, name, method, attack in places:
         if (unit.client, unit.num_images, after_round) != (setting.client, setting.num_images, setting.after_round):
             continue

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from workbench.errors import ConfigError
 from workbench.files.writing import write_atomically
@@ -97,8 +98,8 @@ def _panel(axes: Axes, lines: list[Line], settings: list[str], measure: str) -> 
 def draw_over_time(lines: Sequence[Line]) -> Figure:
     """Mean PSNR and percent recovered against seconds: one column for each setting, one line for each method.
 
-    Seconds are those of the machine that measured. Values are means over clients at the same step; a marker shows the
-    last one.
+    Seconds are those of the machine that measured. Values are means over clients at the same step, with a band of one
+    standard error; a marker shows the last one.
     """
     lines = [line for line in lines if any(row.get("curve") for row in line.rows)]
     if not lines:
@@ -108,17 +109,21 @@ def draw_over_time(lines: Sequence[Line]) -> Figure:
     figure = Figure(figsize=(max(6.5, 4.5 * len(settings)), 6.4), layout="constrained", dpi=130)
     grid = figure.subplots(2, len(settings), squeeze=False, sharex="col", subplot_kw={"xscale": "log"})
     for line in lines:
-        seconds, psnr, recovered, num_clients = _mean_curve(line)
+        means, errors, num_clients = _mean_curve(line)
         column = grid[:, settings.index(line.entry.setting)]
         color = looks[line.entry.method].colour
         label = f"{line.entry.method} ({num_clients})"
-        for axes, values in zip(column, (recovered, psnr), strict=True):
-            axes.plot(seconds, values, color=color, label=label)
-            axes.plot(seconds[-1], values[-1], color=color, marker="o", markersize=5)
+        for axes, values, error in zip(column, means[:0:-1], errors[:0:-1], strict=True):
+            axes.plot(means[0], values, color=color, label=label)
+            axes.fill_between(means[0], values - error, values + error, color=color, alpha=0.2, linewidth=0)
+            axes.plot(means[0, -1], values[-1], color=color, marker="o", markersize=5)
     for column, setting in zip(grid.T, settings, strict=True):
         column[0].set_title(f"{setting} (clients in brackets)", fontsize="medium")
         column[0].set_ylabel("recovered (%)")
         column[1].set(ylabel="PSNR (dB)", xlabel="seconds per client")
+        column[1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        column[1].xaxis.set_major_formatter(ScalarFormatter())
+        column[1].xaxis.set_minor_formatter(NullFormatter())
         column[0].legend(frameon=False, fontsize="small")
         for axes in column:
             axes.grid(linewidth=0.4, alpha=0.6)
@@ -126,13 +131,16 @@ def draw_over_time(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _mean_curve(line: Line) -> tuple[Any, Any, Any, int]:
-    """Seconds, PSNR and percent recovered at the steps that all clients reached, and the number of clients."""
+def _mean_curve(line: Line) -> tuple[Any, Any, int]:
+    """Seconds, PSNR and percent recovered [3, steps] at the steps that all clients reached.
+
+    Means, standard errors over clients (0 for a single one), and the number of clients.
+    """
     curves = [row["curve"] for row in line.rows if row.get("curve")]
     steps = sorted(set.intersection(*({int(point[0]) for point in curve} for curve in curves)))
-    points = [[point[1:4] for point in curve if int(point[0]) in steps] for curve in curves]
-    seconds, psnr, recovered = np.array(points, float).mean(0).T
-    return seconds, psnr, recovered, len(curves)
+    points = np.array([[point[1:4] for point in curve if int(point[0]) in steps] for curve in curves], float)
+    deviation = points.std(0, ddof=1) if len(points) > 1 else np.zeros_like(points[0])
+    return points.mean(0).T, (deviation / np.sqrt(len(points))).T, len(curves)
 
 
 def write_figures(lines: Sequence[Line], folder: str) -> None:
