@@ -94,7 +94,7 @@ def judge_members(
         controls = [image for image in everything.images[num_images:] if image.tobytes() not in known]
         observation = wb.client_update(model, start, client, training, seed=0)
         attack = prepare(model, observation, label_counts=client.label_counts)
-        membership = attack.membership(attack.start(), client.images, np.stack(controls), FALSE_POSITIVES)
+        membership = attack.membership(client.images, np.stack(controls), FALSE_POSITIVES)
         if isinstance(membership, str):
             print(f"writer {index}: {membership}")
             continue

@@ -17,7 +17,15 @@ from workbench.attack.matching import combine_epochs, match_epochs
 from workbench.attack.objective import Objective, Problem, Steering
 from workbench.attack.priors import Summary
 from workbench.attack.simulate import image_labels
-from workbench.attack.span import Span, SpanArrays, find_span, half_way, span_residuals, wrong_images
+from workbench.attack.span import (
+    Span,
+    SpanArrays,
+    find_span,
+    half_way,
+    membership_residuals,
+    span_residuals,
+    wrong_images,
+)
 from workbench.attack.spectrum import Membership, Spectrum, confidence_of, judge_membership
 from workbench.attack.step import HISTORY_LENGTH, AttackState, History, StepInfo, init, run
 from workbench.config import AttackConfig
@@ -147,32 +155,33 @@ class Attack:
         )
         return spans
 
-    def membership(
-        self, state: AttackState, images: NDArray[np.float32], controls: NDArray[np.float32], rate: float
-    ) -> Membership | str:
+    def membership(self, images: NDArray[np.float32], controls: NDArray[np.float32], rate: float) -> Membership | str:
         """Whether images [n, H, W, C] in pixel space were the client's, beside controls [k, H, W, C] that were not.
+
+        Each is compared with a flat image of its median colour.
 
         Returns:
             The membership, or a sentence about why the update cannot tell.
         """
         if self._spans is None:
             return str(self.spectrum)
-        found = self.reconstruct(state).images
         judged = np.concatenate([images, controls])
-        residuals = self._residuals(self._spans[0], judged, found)
+        flat = np.broadcast_to(np.median(judged, axis=(1, 2), keepdims=True), judged.shape)
+        normalize = self.observation.normalization.normalize
+        placed = self._place((normalize(judged), normalize(flat)))
+        residuals = np.asarray(membership_residuals(self.model, self._spans[0], *placed))
         return judge_membership(residuals[: len(images)], residuals[len(images) :], rate)
 
-    def _residuals(
-        self, span: SpanArrays, pixels: NDArray[np.float32], among: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """[n] the span residuals of images in pixel space, relative to how much other images differ."""
+    def _server_residuals(self, pixels: NDArray[np.float32], among: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """[n] the span residuals of images in pixel space at the server's weights, relative to how much others differ.
+
+        None without a span.
+        """
+        if self._spans is None:
+            return None
         normalize = self.observation.normalization.normalize
         images, others = self._place((normalize(pixels), normalize(among)))
-        return np.asarray(span_residuals(self.model, span, images, others))
-
-    def _server_residuals(self, pixels: NDArray[np.float32], among: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """As `_residuals`, at the server's weights; None without a span."""
-        return None if self._spans is None else self._residuals(self._spans[1], pixels, among)
+        return np.asarray(span_residuals(self.model, self._spans[1], images, others))
 
     def start(self) -> AttackState:
         """RandInit: normal noise, and no step made (line 5 of Algorithm 2)."""

@@ -44,6 +44,7 @@ __all__ = [
     "SpanArrays",
     "find_span",
     "half_way",
+    "membership_residuals",
     "mutual_distances",
     "span_residuals",
     "span_term",
@@ -225,6 +226,20 @@ def span_residuals(model: Model, span: SpanArrays, images: Array, among: Array) 
     squares, _ = _squared_residuals(model, span, images)
     _, differences = _squared_residuals(model, span, among)
     return jnp.sqrt(squares / differences)
+
+
+@partial(jax.jit, static_argnums=0)
+def membership_residuals(model: Model, span: SpanArrays, images: Array, flat: Array) -> Array:
+    """[n] distances of images [n, H, W, C] to the span, relative to how much each differs from a flat image [n, H, W, C].
+
+    Relative to how much images usually differ, a picture with little ink would be near every span. All normalised.
+    """
+    squares, _ = _squared_residuals(model, span, images)
+    inputs, _ = _layer_inputs(model, span, images)
+    contents = ((inputs - _layer_inputs(model, span, flat)[0]) ** 2).sum(1)
+    # An image that is flat itself has no contents: a large number, but a finite one.
+    least = 1e-6 * (inputs**2).sum(1) + jnp.finfo(inputs.dtype).tiny
+    return jnp.sqrt(squares / jnp.maximum(contents, least))
 
 
 def span_term(model: Model, span: SpanArrays, images: Array, shares: Array) -> Array:

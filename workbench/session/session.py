@@ -252,7 +252,7 @@ class AttackSession:
             if controls is None
             else _check_pictures(controls, self.observation)
         )
-        found = self._attack.membership(self._now.state, asked, others, rate)
+        found = self._attack.membership(asked, others, rate)
         if isinstance(found, str):
             raise DataError(f"this update cannot tell whose a picture is. {found}")
         return found
