@@ -230,15 +230,15 @@ def span_residuals(model: Model, span: SpanArrays, images: Array, among: Array) 
 
 @partial(jax.jit, static_argnums=0)
 def membership_residuals(model: Model, span: SpanArrays, images: Array, flat: Array) -> Array:
-    """[n] distances of images [n, H, W, C] to the span, relative to how much each differs from a flat image [n, H, W, C].
+    """[n] distances of normalised images [n, H, W, C] to the span, relative to how much each differs from a flat one.
 
-    Relative to how much images usually differ, a picture with little ink would be near every span. All normalised.
+    Relative to how much images usually differ, an image with little ink would be near every span.
     """
     squares, _ = _squared_residuals(model, span, images)
     inputs, _ = _layer_inputs(model, span, images)
     contents = ((inputs - _layer_inputs(model, span, flat)[0]) ** 2).sum(1)
     # An image that is flat itself has no contents: a large number, but a finite one.
-    least = 1e-6 * (inputs**2).sum(1) + jnp.finfo(inputs.dtype).tiny
+    least = 1e-6 * (inputs**2).sum(1) + np.finfo(np.float32).tiny
     return jnp.sqrt(squares / jnp.maximum(contents, least))
 
 
