@@ -2,12 +2,14 @@
 
     python -m benchmarks.judging rows assets/results/table1_span_femnist.jsonl ...
     python -m benchmarks.judging times rows_of_both_presets.jsonl
+    python -m benchmarks.judging lost --pictures figures/pictures rows.jsonl
     python -m benchmarks.judging members --data "$FEMNIST" --clients 45-64 --setting 10x5x50 --defence gaussian 0.03
 
 The first reads measured rows and prints the AUC of the confidence: recovered images against lost ones, for each file
 and for all together. The second trains each client and compares the span residuals of its images with those of the same
 writer's other images: their AUC, and the true positives at 1 % false positives. It needs no attack. `times` compares
-the rows of `ours_prior` and `best` on the same clients, which should come from one run on an idle machine.
+the rows of `ours_prior` and `best` on the same clients, which should come from one run on an idle machine. `lost` says
+what lost images show instead: it needs the pictures that `workbench table --figures` keeps.
 """
 
 import argparse
@@ -21,7 +23,8 @@ from scipy.stats import mannwhitneyu
 import workbench as wb
 from workbench.attack.prepare import prepare
 from workbench.files.weights import load_weights
-from workbench.study.plan.plan import parse_clients
+from workbench.study.plan.plan import Row, parse_clients
+from workbench.study.run.measure import load_pictures
 from workbench.study.run.store import read_rows
 
 NUM_IMAGES = 50
@@ -41,14 +44,32 @@ def judge_rows(files: Iterable[Path]) -> None:
     for file in files:
         found: tuple[list[float], list[float]] = ([], [])
         for row in read_rows(file):
-            settings = row["settings"]
-            threshold = 19 if settings["dataset"] in ("cifar100", "photos") else 20
             for psnr, confidence in zip(row["psnr"], row.get("confidence_by_span") or (), strict=False):
-                found[psnr is None or psnr <= threshold].append(confidence)
+                found[psnr is None or psnr <= _threshold(row)].append(confidence)
         print(f"{file.name}: AUC {auc(*found):.3f} ({len(found[0])} recovered, {len(found[1])} lost)")
         for all_, one in zip(pooled, found, strict=True):
             all_.extend(one)
     print(f"all: AUC {auc(*pooled):.3f} ({len(pooled[0])} recovered, {len(pooled[1])} lost)")
+
+
+def judge_lost(files: Iterable[Path], pictures: Path) -> None:
+    """Print how many lost images are nevertheless above the threshold beside another true image of their client."""
+    lost, repeats = 0, 0
+    for row in (row for file in files for row in read_rows(file)):
+        found = load_pictures(str(pictures), row["key"])
+        if found is None:
+            continue
+        threshold = _threshold(row)
+        is_lost = found.psnr <= threshold
+        images, truth = found.images[is_lost] / 255, found.truth / 255
+        errors = ((images[:, None] - truth[None]) ** 2).mean((2, 3, 4)).min(1, initial=1.0)
+        lost += int(is_lost.sum())
+        repeats += int((-10 * np.log10(errors) > threshold).sum())
+    print(f"{lost} lost images; {repeats} of them show another image of the client above the threshold")
+
+
+def _threshold(row: Row) -> int:
+    return 19 if row["settings"]["dataset"] in ("cifar100", "photos") else 20
 
 
 def judge_times(files: Iterable[Path]) -> None:
@@ -117,6 +138,9 @@ def main() -> None:
     rows.add_argument("files", nargs="+", type=Path)
     times = kinds.add_parser("times", help="when best reaches the quality of the published recipe")
     times.add_argument("files", nargs="+", type=Path)
+    lost = kinds.add_parser("lost", help="what lost images show instead")
+    lost.add_argument("files", nargs="+", type=Path)
+    lost.add_argument("--pictures", type=Path, required=True, help="the folder with the pictures of a study")
     members = kinds.add_parser("members", help="the membership of pictures")
     members.add_argument("--data", required=True, help="the files of FEMNIST")
     members.add_argument("--clients", default="45-64")
@@ -124,6 +148,9 @@ def main() -> None:
     members.add_argument("--defence", nargs=2, action="append", metavar=("NAME", "STRENGTH"), default=[])
     members.add_argument("--weights", type=Path, help="of a trained network")
     options = parser.parse_args()
+    if options.kind == "lost":
+        judge_lost(options.files, options.pictures)
+        return
     if options.kind != "members":
         {"rows": judge_rows, "times": judge_times}[options.kind](options.files)
         return
