@@ -7,7 +7,7 @@ from workbench.config import LABEL_METHODS
 from workbench.views.figures import THEMES, bars_figure, label_figure, lines_figure
 from workbench.views.looks import looks_of
 
-COLOURS = (*THEMES["light"].lines[1:], THEMES["light"].ink)
+COLOURS = THEMES["light"].lines
 
 
 @pytest.mark.parametrize("names", [[*METHODS, "best", "warm"], [*LABEL_METHODS, "used by the attack"]])

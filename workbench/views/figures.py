@@ -175,7 +175,7 @@ def label_figure(
     size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
     colours, figure, *plots = _themed_axes(theme, size, "", "class", "images", rows=len(counts))
     x = np.arange(len(present))
-    looks = looks_of(counts, (*colours.lines[1:], colours.ink))
+    looks = looks_of(counts, colours.lines)
     for axes, (name, values) in zip(plots, counts.items(), strict=True):
         title = name
         if true is not None:
@@ -359,7 +359,7 @@ def lines_figure(
         raise ConfigError("curves is empty; give at least one.")
     colours, figure, axes = _themed_axes(theme, (6.4, 5.0) if is_map else (6.8, 3.5), title, x, y, grid="both")
     # Seven colours and five markers: 35 curves look different from each other.
-    looks = looks_of(curves, (*colours.lines[1:], colours.ink))
+    looks = looks_of(curves, colours.lines)
     points = {name: _points(name, values) for name, values in curves.items()}
     for name, (at, heights) in points.items():
         colour, mark, style = looks[name]
@@ -401,7 +401,7 @@ def bars_figure(
     width = 1.6 + len(names) * max(0.55 * len(series), 0.3 + 0.085 * text)
     colours, figure, axes = _themed_axes(theme, (min(9.0, max(6.0, width)), 3.4), title, x, y, grid="both")
     places, width = np.arange(len(names)), 0.8 / len(series)
-    looks = looks_of(series, (*colours.lines[1:], colours.ink))
+    looks = looks_of(series, colours.lines)
     for index, (name, heights) in enumerate(series.items()):
         values = np.asarray(heights, np.float64)
         if values.shape != (len(names),):

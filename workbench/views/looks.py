@@ -1,6 +1,6 @@
 """The look of every curve and bar by its name: a method or a label estimator looks the same in every figure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from workbench.attack.methods import METHODS
@@ -29,14 +29,18 @@ class Look(NamedTuple):
     style: str
 
 
-def looks_of(names: Iterable[str], colours: tuple[str, ...]) -> dict[str, Look]:
+def looks_of(names: Iterable[str], lines: Sequence[str]) -> dict[str, Look]:
     """The look of each name; names without a fixed one take the looks that are left, in order.
 
-    >>> looks = looks_of(["mine", "fedsgd"], ("blue", "red", "green", "pink", "gold", "sky", "ink"))
+    Args:
+        names: of what is shown.
+        lines: the colours of a theme's lines. The first is that of its text, which is used last.
+
+    >>> looks = looks_of(["mine", "fedsgd"], ("ink", "blue", "red", "green", "pink", "gold", "sky"))
     >>> looks["fedsgd"].colour, looks["mine"].colour
     ('gold', 'blue')
     """
-    names = list(names)
+    names, colours = list(names), (*lines[1:], lines[0])
     taken = {_PLACES[name] for name in names if name in _PLACES}
     free = (place for place in range(len(names) + len(taken)) if place not in taken)
     places = {name: _PLACES[name] if name in _PLACES else next(free) for name in names}

@@ -6,6 +6,7 @@ import pytest
 import workbench as wb
 from workbench.data.dataset import eight_bits
 from workbench.target import is_same_update
+from workbench.views.figures import THEMES, lines_figure
 from workbench.views.panel import ComparePanel
 
 
@@ -131,7 +132,10 @@ def test_without_a_second_session_the_same_update_is_attacked_without_the_prior(
     assert is_same_update(first.observation, second.observation)
     assert np.array_equal(first.label_counts, second.label_counts)
     assert compare.comparison.names == ["ours_prior", "ours_no_prior"]
-    assert len(set(compare.comparison.colours)) == 2
+    colours = dict(zip(compare.comparison.names, compare.comparison.colours, strict=True))
+    axes = lines_figure({name: [1.0, 2.0] for name in colours}, title="t", x="x", y="y").axes[0]
+    for line in axes.get_lines():
+        assert line.get_color() == THEMES["light"].lines[colours[line.get_label()]], "another colour in a figure"
 
 
 def test_one_form_chooses_the_client_of_both(start_small, make_compare):

@@ -31,7 +31,7 @@ _PANELS = {
 # The images to show, as ranks by the PSNR of the figure's first method: from nearly the best to nearly the worst.
 _SHOWN_RANKS = (0.1, 0.37, 0.63, 0.9)
 _EPOCH_COLUMNS = 8
-_COLOURS = (*THEMES["light"].lines[1:], THEMES["light"].ink)
+_COLOURS = THEMES["light"].lines
 
 
 def draw(title: str, kind: str, lines: Sequence[Line]) -> Figure:

@@ -9,6 +9,7 @@ import ipywidgets as widgets
 from workbench.data import Truth
 from workbench.errors import ConfigError
 from workbench.session import AttackSession, Recording
+from workbench.views.figures import THEMES
 from workbench.views.grid.widget import Comparison
 from workbench.views.looks import looks_of
 from workbench.views.panel.controls import CLIENT
@@ -24,7 +25,7 @@ _COMMANDS = (
     *(Command.BUILD, Command.RUN, Command.PAUSE, Command.STEP, Command.STOP, Command.RESET),
     Command.REWIND,
 )
-_LINES = tuple(map(str, range(7)))  # the colours of the grid's script
+_LINES = tuple(map(str, range(len(THEMES["light"].lines))))  # the grid's script has these colours by their numbers
 
 
 class ComparePanel(widgets.VBox):  # type: ignore[misc]
