@@ -39,7 +39,7 @@ def auc(larger: Sequence[float], smaller: Sequence[float]) -> float:
 
 
 def judge_rows(files: Iterable[Path]) -> None:
-    """Print how well the confidence tells recovered images from lost ones."""
+    """Print how well the confidence separates recovered images from lost ones."""
     pooled: tuple[list[float], list[float]] = ([], [])
     for file in files:
         found: tuple[list[float], list[float]] = ([], [])

@@ -270,7 +270,7 @@ def test_too_many_images_leave_the_attack_as_it_is_without_the_term():
     np.testing.assert_array_equal(session.history.loss, plain.history.loss)
     assert "too many images" in str(session.spectrum)
     assert session.reconstruction().confidence is None
-    with pytest.raises(DataError, match="cannot tell whose"):
+    with pytest.raises(DataError, match="does not show whether"):
         session.membership(client.images)
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 RUN_WITHIN = 500_000  # milliseconds; a busy machine compiles slowly
 
-# Cells are told to forget their counts and outputs first, so that what is found afterwards is new.
+# The counts and outputs of all cells are cleared first, so that what is found afterwards is new.
 RUN_ALL = """async (path) => {
     const app = window.jupyterapp;
     const panel = await app.commands.execute("docmanager:open", { path, factory: "Notebook" });

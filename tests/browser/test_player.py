@@ -164,7 +164,7 @@ def test_match_slides_pictures_into_their_columns_within_a_second_and_back(playe
     choose(player, "Matching")
     last = recording.reconstruction().permutations
     moved = int((last[1] != last[0]).sum())
-    expect(caption(player)).to_contain_text(f"Matching moves {moved} of 6 pictures")
+    expect(caption(player)).to_contain_text(f"Matching moves {moved} of 6 images")
     sheet = player.locator(".wbg-sheet[data-progress]")
     numbers = "(all) => all.map((one) => one.getAttribute('d').match(/-?[0-9.]+/g).map(Number))"
 
@@ -200,7 +200,7 @@ def test_the_averaging_slider_combines_the_first_epochs(player, recording):
             value = float(said.split(f"{count} of 3 combined:")[1].split(f"{how} ")[1].split(" dB")[0])
             assert abs(value - expected) < 0.15, f"{how} of {count} epochs: {value} dB, not {expected}"
     levels = player.locator(".wbg-chart:visible").text_content()
-    for name in ("recovered above 20.0", "mean picture", "blank paper", "noise at the start"):
+    for name in ("recovered above 20.0", "mean image", "blank image", "noise at the start"):
         assert name in levels
 
 
@@ -341,13 +341,13 @@ def test_frames_are_thinned_evenly_within_the_limit(page):
 
 
 def test_during_a_run_reconstructions_stay_and_the_truth_moves_only_for_a_much_better_pairing(page):
-    # Two true images, black and white. The reconstructions are grey, and then clearly white and black.
+    # Two true images, black and white. The reconstructions are grey, and then clearly white and black. Whether the run
+    # is paused, or makes single steps, makes no difference.
     seen = run_script(
         page,
         """
         const player = new Player();
-        player.begin({ numImages: 2, shape: [1, 1, 1], threshold: 20 }, Uint8Array.of(0, 255));
-        player.isRunning = true;
+        player.begin({ numImages: 2, shape: [1, 1, 1], threshold: 20, totalSteps: 4 }, Uint8Array.of(0, 255));
         const seen = [];
         const look = () => seen.push([[...player.places], player.places.map((place) => player.pairs[place])]);
         const put = (step, order, pixels) => {
@@ -359,15 +359,16 @@ def test_during_a_run_reconstructions_stay_and_the_truth_moves_only_for_a_much_b
         put(1, [1, 0], Uint8Array.of(129, 127));
         put(2, [1, 0], Uint8Array.of(200, 50));
         put(3, [0, 1], Uint8Array.of(127, 129));
-        player.isRunning = false;
         player.pair();
         look();
+        put(4, [0, 1], Uint8Array.of(127, 129));
+        put(5, [1, 0], Uint8Array.of(129, 127));
         return seen;
         """,
     )
     truths, found = zip(*seen, strict=True)
-    assert list(truths) == [[0, 1], [0, 1], [1, 0], [1, 0], [0, 1]]
-    assert list(found) == [[0, 1]] * 5, "a reconstruction changed its place"
+    assert list(truths) == [[0, 1], [0, 1], [1, 0], [1, 0], [1, 0], [0, 1], [0, 1]]
+    assert list(found) == [[0, 1]] * 7, "a reconstruction changed its place"
 
 
 def test_at_the_limit_a_frame_that_was_asked_for_stays(page):
@@ -498,7 +499,123 @@ def test_without_the_truth_the_first_attack_decides_which_picture_stands_where(p
         seen.push(rows.map((row) => row.pairs));
         add(rows[1], 1, [20, 190]);
         seen.push(rows.map((row) => row.pairs));
+        // Noise: the other pairing is hardly better, until the end of both.
+        add(rows[1], 2, [105, 104]);
+        seen.push(rows.map((row) => row.pairs));
+        add(rows[0], 30, [10, 200]);
+        add(rows[1], 30, [105, 104]);
+        seen.push(rows.map((row) => row.pairs));
         return seen;
         """,
     )
-    assert pairs == [[[0, 1], [1, 0]], [[0, 1], [0, 1]]]
+    assert pairs == [[[0, 1], [1, 0]], [[0, 1], [0, 1]], [[0, 1], [0, 1]], [[0, 1], [1, 0]]]
+
+
+def test_of_two_attacks_reconstructions_change_columns_only_for_a_much_better_pairing(page):
+    columns = run_script(
+        page,
+        COMPARED
+        + """
+        rows.forEach((row, index) => row.begin(source(`${index}`), truth));
+        const seen = [];
+        const look = () => seen.push([comparison.places.join(""), ...rows.map((row) => row.pairs.join(""))].join(" "));
+        for (const row of rows) put(row, 0, [0, 1], [120, 130]);
+        look();
+        put(rows[0], 1, [1, 0], [132, 123]);  // 0.6 dB better
+        look();
+        put(rows[1], 1, [1, 0], [200, 50]);
+        look();
+        put(rows[0], 30, [1, 0], [132, 123]);
+        look();
+        return seen;
+        """,
+    )
+    assert columns == ["01 01 01", "01 01 01", "01 01 10", "01 10 10"]
+
+
+def test_the_step_that_each_of_two_attacks_shows_is_reported_also_where_the_attack_arrives_later(page):
+    reported = run_script(
+        page,
+        COMPARED
+        + """
+        const reported = [];
+        rows.forEach((row, index) => {
+          row.host.look = (step) => reported.push([index, step]);
+          row.begin(source(`${index}`), truth);
+        });
+        for (const step of [0, 10, 20]) put(rows[0], step, [0, 1], [step, 200]);
+        for (const step of [0, 5]) put(rows[1], step, [0, 1], [step, 200]);
+        comparison.look(10);
+        const settled = () => new Promise((resolve) => setTimeout(resolve, SETTLED_MILLISECONDS + 50));
+        return settled().then(() => {
+          put(rows[1], 10, [0, 1], [9, 200]);
+          put(rows[1], 12, [0, 1], [9, 200]);
+          return settled();
+        }).then(() => reported);
+        """,
+    )
+    assert reported == [[0, 10], [1, 5], [0, 10], [1, 10]]
+
+
+def test_best_first_is_by_the_mean_of_both_attacks(page):
+    places = run_script(
+        page,
+        COMPARED
+        + """
+        rows.forEach((row, index) => row.begin(source(`${index}`), truth));
+        put(rows[0], 0, [0, 1], [60, 200]);
+        put(rows[1], 0, [0, 1], [1, 200]);
+        comparison.sortBy("best first");
+        const both = [...comparison.places];
+        put(rows[0], 1, [0, 1], [100, 254]);
+        comparison.sortBy("best first");
+        return [both, comparison.places];
+        """,
+    )
+    assert places == [[0, 1], [1, 0]], "by the first attack alone, the first image is the worse one at first too"
+
+
+def test_the_curve_of_the_quality_is_that_of_the_images_that_are_shown(page):
+    scored = run_script(
+        page,
+        """
+        const truth = Uint8Array.of(0, 255);
+        const player = new Player();
+        player.begin({ numImages: 2, shape: [1, 1, 1], threshold: 20, totalSteps: 2 }, truth);
+        const put = (step, order, pixels, psnr) => player.put({ step, sets: 1, order, psnr, pixels, epochs: null });
+        put(0, [1, 0], Uint8Array.of(255, 255), [1, 100]);
+        put(1, [1, 0], null, [2, 3]);
+        put(2, [0, 1], Uint8Array.of(0, 255), [100, 100]);
+        return player.scored;
+        """,
+    )
+    assert scored == [
+        {"step": 0, "isShown": True, "values": [0, 100]},
+        {"step": 1, "isShown": False, "values": [2, 3]},
+        {"step": 2, "isShown": True, "values": [100, 100]},
+    ]
+
+
+def test_a_value_above_the_axis_is_marked_and_few_images_are_twice_as_large_when_presented(page):
+    text, *scales = run_script(
+        page,
+        """
+        const textOf = (values) => chart({
+          title: "", x: "", y: "", xRange: [0, 1], yRange: AXIS, width: 400, lines: [{ colour: 1, points: values.map((one, at) => [at, one]) }],
+        }).textContent;
+        const root = document.body.appendChild(document.createElement("div"));
+        const scale = () => fitView(root, 2, (one) => [28 * one, 28 * one]).scale;
+        const usual = scale();
+        root.className = "wb-present";
+        return [[textOf([50, 59]), textOf([50, 72.3])], usual, scale()];
+        """,
+    )
+    assert "▲" not in text[0]
+    assert "▲ up to 72.3" in text[1]
+    assert scales == [8, 16]
+
+
+def test_the_marks_of_a_logarithmic_axis_lie_inside_also_within_one_decade(page):
+    marks = run_script(page, "return [[0.02, 3000], [0.5, 9.9], [31, 48], [2.1, 4.2]].map((ends) => logTicks(...ends));")
+    assert marks == [[0.1, 1, 10, 100, 1000], [0.5, 1, 2, 5], [35, 40, 45], [2.5, 3, 3.5, 4]]
+

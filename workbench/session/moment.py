@@ -28,6 +28,7 @@ class Snapshot:
     terms: dict[str, float]
     seconds_per_step: float | None
     state: AttackState
+    rewinds: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Moment:
         snapshots: kept states by step; the start is always among them.
         snapshot_every: smallest distance between two kept states, in steps.
         has_diverged: whether the next step would have no finite loss.
+        rewinds: the step of every rewind so far; what a view has of later steps may be of a run that did not happen.
     """
 
     state: AttackState
@@ -55,6 +57,7 @@ class Moment:
     snapshots: dict[int, AttackState]
     snapshot_every: int
     has_diverged: bool = False
+    rewinds: tuple[int, ...] = ()
 
     @property
     def history(self) -> SessionHistory:
@@ -90,6 +93,7 @@ class Moment:
             terms={name: float(values[-1]) for name, values in terms.items()} if self.step else {},
             seconds_per_step=seconds_per_step,
             state=self.state,
+            rewinds=self.rewinds,
         )
 
     def steered(self, changes: Mapping[str, float]) -> Moment:
@@ -155,7 +159,8 @@ def advanced(attack: Attack, moment: Moment, state: AttackState, infos: StepInfo
 
 def rewound(attack: Attack, moment: Moment, step: int) -> Moment:
     """The moment as it was at an earlier step, before any steering of that step."""
-    return _cut(attack, moment, step, tuple(event for event in moment.events if event.step < step))
+    earlier = replace(moment, rewinds=(*moment.rewinds, step))
+    return _cut(attack, earlier, step, tuple(event for event in moment.events if event.step < step))
 
 
 def _cut(

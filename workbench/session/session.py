@@ -254,7 +254,7 @@ class AttackSession:
         )
         found = self._attack.membership(asked, others, rate)
         if isinstance(found, str):
-            raise DataError(f"this update cannot tell whose a picture is. {found}")
+            raise DataError(f"this update does not show whether a picture is of this client. {found}")
         return found
 
     def read(self, images: ArrayLike) -> NDArray[np.int64]:

@@ -21,8 +21,8 @@ def legend(truth: Truth) -> str:
         return "Without the truth there is no PSNR, and no image counts as recovered."
     levels = reference_levels(truth)
     return (
-        f"{_PSNR} An image above {truth.psnr_threshold:g} dB counts as recovered. On these images, a blank picture "
+        f"{_PSNR} An image above {truth.psnr_threshold:g} dB counts as recovered. On these images, a blank image "
         f"would have {levels['blank'].mean():.1f} dB in the mean and the mean of all true images "
         f"{levels['mean'].mean():.1f} dB: an image little above these shows little. Beside the SSIM stands the class "
-        "that the client's network reads in the image."
+        "that the client's network predicts for the image."
     )

@@ -46,7 +46,7 @@ def test_a_given_session_has_no_scenarios(panel):
 
 def test_what_the_numbers_mean_is_said_with_what_blank_paper_would_score(panel, client, make_panel, make_session):
     blank = wb.score(np.full_like(client.images, np.median(client.images)), client).psnr.mean()
-    assert f"a blank picture would have {blank:.1f} dB" in panel.legend.value
+    assert f"a blank image would have {blank:.1f} dB" in panel.legend.value
     assert "An image above 20 dB counts as recovered." in panel.legend.value
     without_truth = make_panel(make_session())
     assert without_truth.wait(60)

@@ -8,13 +8,16 @@ const PLAY_MILLISECONDS = 150;
 const MATCH_MILLISECONDS = 800;
 const SETTLED_MILLISECONDS = 300;
 const ASK_MILLISECONDS = 1500;
-// A new pairing with the truth is shown during a run only if it is better by this much, so that noise stays in place.
+// Until the last step, a new pairing with the truth is shown only if it is better by this much, so that noise stays in place.
 const PAIRING_GAIN = 0.3;
+// Of two attacks that are compared, both cannot stay where they are shown when the truth does: they move more rarely.
+const COMPARED_GAIN = 1;
 const PSNR_CAP = 100;
-// An image above the threshold that is better than blank paper by less than this shows little.
+const LARGEST_SCALE = 8;
+// An image above the threshold that is better than a blank one by less than this shows little.
 const BLANK_GAIN = 3;
-const AXIS = [0, 40];
-// Seven terms and six colours: a consensus and a custom term hardly ever meet. Others have the colour of their place.
+const AXIS = [0, 60];
+// Seven terms and six colours: a consensus and a custom term share one. Others have the colour of their place.
 const TERM_COLOURS = { consensus: 6, custom: 6, span: 5 };
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -114,9 +117,9 @@ export function balanced(count, most) {
   return Math.ceil(count / rows);
 }
 
-/** The largest whole factor at which `count` cells fit into width and height, and the columns it gives. */
-export function fit(count, width, height, cell) {
-  for (let scale = 8; scale >= 1; scale -= 1) {
+/** The largest whole factor up to `largest` at which `count` cells fit into width and height, and the columns it gives. */
+export function fit(count, width, height, cell, largest = LARGEST_SCALE) {
+  for (let scale = largest; scale >= 1; scale -= 1) {
     const [cellWidth, cellHeight] = cell(scale);
     const most = Math.floor(width / cellWidth);
     const columns = balanced(count, most);
@@ -128,14 +131,19 @@ export function fit(count, width, height, cell) {
   return { scale: 1, columns: 1, cellWidth, cellHeight };
 }
 
-/** Whether pictures are twice as large, for a projector. */
-function isPresented(root) {
-  return root.closest(".wb-present") !== null;
+/** How many times larger pictures are: twice for a projector. */
+function zoomOf(root) {
+  return root.closest(".wb-present") ? 2 : 1;
 }
 
 /** How high a sheet of pictures should be at most: seen without scrolling, unless it is presented. */
 function tallest(root) {
-  return Math.max(580, 0.68 * window.innerHeight) * (isPresented(root) ? 4 : 1);
+  return Math.max(580, 0.68 * window.innerHeight) * zoomOf(root) ** 2;
+}
+
+/** As `fit`, in a view; the sheet leaves a margin, and takes a share of the height. */
+function fitView(root, count, cell, margin = 0, share = 1) {
+  return fit(count, root.clientWidth - margin, share * tallest(root), cell, LARGEST_SCALE * zoomOf(root));
 }
 
 /** Round values for the marks of an axis. */
@@ -147,6 +155,16 @@ export function ticks(low, high, most) {
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(9)));
   return found;
+}
+
+/** Round values for the marks of a logarithmic axis: powers of ten, and others where that would be fewer than two. */
+export function logTicks(low, high) {
+  const [first, last] = [low, high].map((value) => Math.floor(Math.log10(value)));
+  const within = (values) => values.filter((value) => value >= low && value <= high);
+  const powers = within(ticks(first, last, 5).filter(Number.isInteger).map((power) => 10 ** power));
+  if (powers.length > 1) return powers;
+  const others = within(identity(last - first + 1).flatMap((index) => [1, 2, 5].map((digit) => digit * 10 ** (first + index))));
+  return others.length > 1 ? others : ticks(low, high, 5);
 }
 
 export function short(value) {
@@ -246,6 +264,7 @@ export class Player {
     this.listeners = new Set();
     this.matched = true;
     this.showsTruth = true;
+    this.leastGain = PAIRING_GAIN;
     this.epoch = 2;
     this.count = null;
     this.begin(null, null);
@@ -260,7 +279,6 @@ export class Player {
     this.store.clear();
     this.moments = [];
     this.history = null;
-    this.isRunning = false;
     this.step = null;
     this.marked = null;
     this.enlarged = null;
@@ -319,7 +337,7 @@ export class Player {
     return kept;
   }
 
-  /** Pair truth and reconstructions as at the newest frame; during a run only if that is much better. */
+  /** Pair truth and reconstructions as at the newest frame; before and after the last step only if that is much better. */
   pair() {
     const newest = this.store.latest(Infinity, (one) => one.order && one.pixels);
     if (!newest || newest.order.every((value, index) => value === this.pairs[index])) {
@@ -327,7 +345,7 @@ export class Player {
       return;
     }
     const gain = () => mean(newest.psnr) - mean(this.qualities(newest));
-    if (this.hasPairs && this.isRunning && gain() < PAIRING_GAIN) return;
+    if (this.hasPairs && newest.step !== this.source.totalSteps && gain() < this.leastGain) return;
     const shown = this.places.map((place) => this.pairs[place]);
     this.pairs = [...newest.order];
     if (this.hasPairs) {
@@ -351,14 +369,25 @@ export class Player {
     });
   }
 
+  /** The kept frames with the PSNR of every place: as shown, or, where there are no pixels, as they were paired then. */
+  get scored() {
+    const scored = this.store.steps.map((step) => this.store.get(step)).filter((one) => one.psnr);
+    return scored.map((frame) => ({ step: frame.step, isShown: Boolean(frame.pixels), values: frame.pixels ? this.qualities(frame) : frame.psnr }));
+  }
+
   // What a person does
 
   look(step) {
     const steps = this.steps;
     this.step = step === null || step >= steps.at(-1) ? null : step;
+    this.settle();
+    this.changed();
+  }
+
+  /** Report what is looked at once that stays. */
+  settle() {
     clearTimeout(this.settling);
     this.settling = setTimeout(() => this.host.look?.(this.step), SETTLED_MILLISECONDS);
-    this.changed();
   }
 
   get isPlaying() {
@@ -433,6 +462,7 @@ export class Comparison extends Player {
     this.names = rows.map((_, index) => `attack ${index + 1}`);
     this.colours = rows.map((_, index) => index);
     for (const row of rows) {
+      row.leastGain = COMPARED_GAIN;
       row.enlarge = (place) => this.enlarge(place);
       row.follow = () => this.look(null);
       row.listeners.add(() => this.gather());
@@ -451,8 +481,10 @@ export class Comparison extends Player {
     return this.rows[0].frame();
   }
 
-  qualities(frame) {
-    return this.rows[0].qualities(frame);
+  /** The mean of all attacks, each at its own frame. */
+  qualities() {
+    const each = this.rows.map((row) => row.frame() && row.qualities(row.frame()));
+    return each.every(Boolean) ? this.places.map((_, place) => mean(each.map((values) => values[place]))) : null;
   }
 
   /** Something has changed in a row. */
@@ -473,6 +505,8 @@ export class Comparison extends Player {
     for (const row of this.rows ?? []) {
       const { showsTruth, enlarged } = this;
       const step = this.step === null ? null : (row.steps.findLast((one) => one <= this.step) ?? row.steps[0] ?? null);
+      // Also where it is not the person but the attack that has moved: what is shown is what can be gone on from.
+      if (step !== row.step) this.settle();
       Object.assign(row, { showsTruth, enlarged, step });
     }
     if (this.source && !this.truth) this.pairRows();
@@ -483,9 +517,15 @@ export class Comparison extends Player {
     const newest = this.rows.map((row) => row.store.latest(Infinity, (one) => one.pixels));
     if (newest.some((frame) => !frame) || newest.every((frame, index) => frame === this.alike?.[index])) return;
     this.alike = newest;
-    const [first, ...others] = newest;
-    others.forEach((frame, index) => {
-      this.rows[index + 1].pairs = pairAlike(first.pixels, frame.pixels, this.source.numImages, this.size);
+    const isEnd = newest.every((frame, index) => frame.step === this.rows[index].source.totalSteps);
+    const { size } = this;
+    const [first, ...others] = newest.map((frame) => frame.pixels);
+    others.forEach((pixels, index) => {
+      const row = this.rows[index + 1];
+      const found = pairAlike(first, pixels, this.source.numImages, size);
+      const alike = (pairs) => mean(pairs.map((other, one) => psnr(first, one * size, pixels, other * size, size)));
+      if (!row.hasPairs || isEnd || alike(found) - alike(row.pairs) >= row.leastGain) row.pairs = found;
+      row.hasPairs = true;
     });
   }
 }
@@ -581,10 +621,7 @@ function chart({ title, x, y, xRange, yRange, isLog, lines, levels = [], cursor 
     return height - bottom - Math.min(1, Math.max(0, share)) * (height - top - bottom);
   };
   svg.append(drawn("text", { x: left, y: 14, class: "wbg-title" }, title));
-  const marksY = isLog
-    ? ticks(Math.ceil(low), Math.floor(high), 5).filter(Number.isInteger).map((power) => 10 ** power)
-    : ticks(low, high, 5);
-  for (const value of marksY) {
+  for (const value of isLog ? logTicks(...yRange) : ticks(...yRange, 5)) {
     svg.append(drawn("line", { x1: left, x2: width - right, y1: atY(value), y2: atY(value), class: "wbg-grid" }));
     svg.append(drawn("text", { x: left - 6, y: atY(value) + 4, class: "wbg-tick", "text-anchor": "end" }, short(value)));
   }
@@ -625,6 +662,10 @@ function chart({ title, x, y, xRange, yRange, isLog, lines, levels = [], cursor 
         svg.append(drawn("circle", { cx: atX(at), cy: atY(value), r: 2.5, class: `wbg-dot wbg-line-${line.colour}` }));
       }
     }
+  }
+  const highest = Math.max(...lines.flatMap((line) => line.points.map(([, value]) => value)));
+  if (highest > yRange[1]) {
+    svg.append(drawn("text", { x: width - right + 6, y: top, class: "wbg-tick" }, `▲ up to ${highest.toFixed(1)}`));
   }
   if (cursor !== null && cursor >= xRange[0] && cursor <= xRange[1]) {
     svg.append(drawn("line", { x1: atX(cursor), x2: atX(cursor), y1: top, y2: height - bottom, class: "wbg-cursor" }));
@@ -722,8 +763,8 @@ class View {
       this.inOrder,
       question(
         "these controls",
-        "Without the truth you see what the attacker sees. Sorting uses the quality at this moment, or the confidence where " +
-          "the truth is not shown; pictures keep their places until you sort again.",
+        "Without the truth you see what the attacker sees. Sorting uses the PSNR at this moment (the mean of both, where two attacks are " +
+          "compared), or the confidence (of the first) where the truth is not shown; images keep their places until you sort again.",
       ),
     );
   }
@@ -796,14 +837,14 @@ class Places {
   }
 }
 
-/** How well an image was recovered: "recovered", "weak" where blank paper would be nearly as good, or nothing. */
+/** How well an image was recovered: "recovered", "weak" where a blank image would be nearly as good, or nothing. */
 function recovery(player, place, value) {
   const { threshold, blank } = player.source;
   if (!(value > threshold)) return "";
   return value < (blank?.[place] ?? -Infinity) + BLANK_GAIN ? "weak" : "recovered";
 }
 
-const SPOKEN = { recovered: ", recovered", weak: ", recovered but little better than blank paper", "": "" };
+const SPOKEN = { recovered: ", recovered", weak: ", recovered but little better than a blank image", "": "" };
 const TICKS = { recovered: "✓ ", weak: "(✓) ", "": "" };
 
 /** Frame a picture by how well it was recovered; returns the sign for its text. */
@@ -820,7 +861,7 @@ function describe(player, frame, place, values) {
   const label = player.truth && player.showsTruth ? player.source.names[place] : frame.classes[found];
   if (label) parts[0] += `, class ${label}`;
   if (values) parts.push(`PSNR ${values[place].toFixed(1)} dB${SPOKEN[recovery(player, place, values[place])]}`);
-  if (frame.reads) parts.push(`the network reads ${frame.reads[found]}`);
+  if (frame.reads) parts.push(`the network predicts ${frame.reads[found]}`);
   const residual = frame.residuals?.[found];
   if (Number.isFinite(residual)) parts.push(`span residual ${residual.toFixed(2)}`);
   const [name, ...facts] = parts;
@@ -868,7 +909,7 @@ class Enlarged {
       add(`epoch ${epoch + 1}${quality}`, (one) => one.draw(frame.epochs, at));
     }
     const ssim = isCompared && frame.order?.[place] === found && frame.ssim ? `, SSIM ${frame.ssim[place].toFixed(2)}` : "";
-    const blank = isCompared ? `; blank paper would have ${player.source.blank[place].toFixed(1)} dB` : "";
+    const blank = isCompared ? `; a blank image would have ${player.source.blank[place].toFixed(1)} dB` : "";
     const name = this.nameOf();
     this.text.textContent = `${name && `${name}. `}${describe(player, frame, place, values)}${ssim}${blank}. Step ${frame.step}.`;
     this.row.replaceChildren(...figures);
@@ -879,7 +920,7 @@ class Enlarged {
 class ReconstructionView extends View {
   build() {
     const { player, root } = this;
-    this.sheet = element("div", { class: "wbg-sheet", role: "group", "aria-label": "Pictures" });
+    this.sheet = element("div", { class: "wbg-sheet", role: "group", "aria-label": "Images" });
     this.truths = player.truth ? player.places.map(() => new Picture(player, "wbg-truth")) : [];
     this.founds = player.places.map(() => new Picture(player, "wbg-found"));
     this.texts = player.places.map((_, place) => element("span", { class: "wbg-text", "aria-hidden": "true", "data-place": place }));
@@ -896,7 +937,7 @@ class ReconstructionView extends View {
     this.enlarged.draw(frame);
     this.sheet.hidden = !frame;
     if (!frame) {
-      this.caption.textContent = "There are no pictures yet.";
+      this.caption.textContent = "There are no images yet.";
       return;
     }
     const isCompared = player.truth && player.showsTruth;
@@ -904,8 +945,7 @@ class ReconstructionView extends View {
     const [height, width] = player.source.shape;
     const rows = isCompared ? 2 : 1;
     const cell = (scale) => [Math.max(width * scale, 56) + 8, rows * (height * scale + 3) + 40];
-    const most = tallest(this.root);
-    const { scale, columns, cellWidth, cellHeight } = fit(player.places.length, this.root.clientWidth, most, cell);
+    const { scale, columns, cellWidth, cellHeight } = fitView(this.root, player.places.length, cell);
     // A new size is no movement.
     this.sheet.classList.toggle("wbg-still", this.scale !== scale || this.columns !== columns || this.isCompared !== isCompared);
     Object.assign(this, { scale, columns, isCompared });
@@ -951,19 +991,19 @@ class ReconstructionView extends View {
     }
     const confidence = frame.confidence?.[found];
     const judged = Number.isFinite(confidence) ? ` ${confidence.toFixed(2)}` : "";
-    return `${frame.classes[found]}${judged}\n${read && `reads ${read}`}`;
+    return `${frame.classes[found]}${judged}\n${read && `predicts ${read}`}`;
   }
 
   text(frame, values) {
     const { player } = this;
     if (values) {
       const recovered = values.filter((value) => value > player.source.threshold).length;
-      const pairs = frame.step === player.newest || !frame.order ? "" : ` Every picture stays in the place that it has at step ${player.newest}.`;
+      const pairs = frame.step === player.newest || !frame.order ? "" : ` Every image stays in the place that it has at step ${player.newest}.`;
       return (
         `Step ${frame.step}. Truth above, reconstruction below: ${recovered} of ${values.length} recovered ` +
         `(above ${player.source.threshold} dB, ✓), mean ${mean(values).toFixed(1)} dB. ` +
-        `(✓): less than ${BLANK_GAIN} dB better than blank paper. ` +
-        `Below each: PSNR, and SSIM${frame.reads ? " · the class that the client's network reads in it, with ≠ where it is not the true one" : ""}.${pairs}`
+        `(✓): less than ${BLANK_GAIN} dB better than a blank image. ` +
+        `Below each: PSNR, and SSIM${frame.reads ? " · the class that the client's network predicts, with ≠ where it is not the true one" : ""}.${pairs}`
       );
     }
     const judged = frame.confidence?.every(Number.isFinite)
@@ -1024,7 +1064,7 @@ class EpochsView extends View {
     const most = tallest(this.root);
     let scale = 4;
     while (scale > 1 && (count * (width * scale + 4) > room || this.rows.length * (height * scale + 4) > most)) scale -= 1;
-    if (isPresented(this.root)) scale *= 2;
+    scale *= zoomOf(this.root);
     const [stepX, stepY] = [width * scale + 4, height * scale + 4];
     if (this.scale !== scale) this.sheet.classList.add("wbg-still");
     this.scale = scale;
@@ -1076,7 +1116,7 @@ class EpochsView extends View {
     requestAnimationFrame(() => requestAnimationFrame(() => this.sheet.classList.remove("wbg-still")));
     this.caption.textContent =
       `${this.stepText(frame)} ${frame.sets} epochs, ${player.matched ? "matched: a column is one image" : "each in the order it was optimised"}, ` +
-      `and their combination. The matching moves ${moved} of ${(frame.sets - 1) * count} pictures (underlined).`;
+      `and their combination. The matching moves ${moved} of ${(frame.sets - 1) * count} images (underlined).`;
   }
 }
 
@@ -1115,8 +1155,8 @@ class MatchingView extends View {
         element("label", {}, "Epoch ", this.slider, " ", this.number),
         question(
           "matching",
-          "Matching finds, for every picture of epoch 1, the one of the chosen epoch that is most like it, so that all pairs together are " +
-            "most alike (Appendix A). Match moves the pictures of the chosen epoch into these places.",
+          "Matching finds, for every image of epoch 1, the one of the chosen epoch that is most like it, so that all pairs together are " +
+            "most alike (Appendix A). Match moves the images of the chosen epoch into these places.",
         ),
       ),
       this.scroll,
@@ -1166,7 +1206,7 @@ class MatchingView extends View {
     const room = this.root.clientWidth - 74;
     let scale = 4;
     while (scale > 1 && count * (width * scale + 6) > room) scale -= 1;
-    if (isPresented(this.root)) scale *= 2;
+    scale *= zoomOf(this.root);
     this.geometry = { margin: 74, stepX: width * scale + 6, width: width * scale, height: height * scale, gap: 110 };
     const { stepX, gap } = this.geometry;
     this.sheet.classList.add("wbg-still");
@@ -1213,9 +1253,9 @@ class MatchingView extends View {
       ? ` Since step ${earlier.step}, ${this.changes.filter(Boolean).length} of ${count} assignments of this epoch changed (dashed).`
       : " There is no earlier moment to compare with.";
     this.caption.textContent =
-      `${this.stepText(frame)} Epoch 1 above, epoch ${epoch + 1} below in the order it was optimised. A line joins two pictures that ` +
+      `${this.stepText(frame)} Epoch 1 above, epoch ${epoch + 1} below in the order it was optimised. A line joins two images that ` +
       `were matched, the thicker the more alike; in colour where it crosses others. ` +
-      `Matching moves ${moved} of ${count} pictures.${since}`;
+      `Matching moves ${moved} of ${count} images.${since}`;
     if (this.details.open) this.drawHeat(frame, epoch);
   }
 
@@ -1322,18 +1362,17 @@ class AveragingView extends View {
     this.label = element("label", {}, "Combine 1 … ", this.slider, " ", this.number);
     const about = question(
       "the number of epochs combined",
-      "The matched pictures of the first epochs become one, by their mean or their median (Appendix A). Errors that differ between epochs " +
-        "average out. Dashed lines in the chart: what noise, blank paper and the mean of all true images would have.",
+      "The matched images of the first epochs become one, by their mean or their median (Appendix A). Errors that differ between epochs " +
+        "average out. Dashed lines in the chart: what noise, a blank image and the mean of all true images would have.",
     );
     root.append(element("div", { class: "wbg-controls" }, this.label, about), this.legend, this.sheet, this.caption, this.enlarged.root, this.curve);
-    this.cache = new WeakMap();
   }
 
-  /** Mean and median of the first 1 to V epochs with their PSNR, computed once for a frame and a pairing. */
+  /** Mean and median of the first 1 to V epochs with their PSNR, kept for the frame and the pairing that are shown. */
   combined(frame) {
     const { player } = this;
-    const known = this.cache.get(frame);
-    if (known?.version === player.version) return known.results;
+    const { version } = player;
+    if (this.known?.frame === frame && this.known.version === version) return this.known.results;
     const count = player.source.numImages;
     const results = ["mean", "median"].map((how) =>
       identity(frame.sets).map((index) => {
@@ -1343,7 +1382,7 @@ class AveragingView extends View {
         return { bytes, values };
       }),
     );
-    this.cache.set(frame, { version: player.version, results });
+    this.known = { frame, version, results };
     return results;
   }
 
@@ -1369,7 +1408,7 @@ class AveragingView extends View {
     const [height, width] = player.source.shape;
     const rows = isCompared ? 2 : 1;
     const cell = (scale) => [Math.max(2 * width * scale + 4, isCompared ? 74 : 0) + 10, rows * (height * scale + 3) + 24];
-    const { scale, columns, cellWidth, cellHeight } = fit(player.places.length, this.root.clientWidth, tallest(this.root), cell);
+    const { scale, columns, cellWidth, cellHeight } = fitView(this.root, player.places.length, cell);
     this.sheet.style.height = `${Math.ceil(player.places.length / columns) * cellHeight}px`;
     this.sheet.classList.toggle("wbg-still", this.scale !== scale || this.columns !== columns);
     Object.assign(this, { scale, columns });
@@ -1429,8 +1468,8 @@ class AveragingView extends View {
         cursor: count,
         levels: [
           { name: "recovered above", value: player.source.threshold, kind: "wbg-threshold" },
-          { name: "mean picture", value: average },
-          { name: "blank paper", value: blank },
+          { name: "mean image", value: average },
+          { name: "blank image", value: blank },
           ...start,
         ],
       }),
@@ -1487,18 +1526,18 @@ class LossView extends View {
         lines: [...terms.map((term) => ({ colour: term.colour, points: points(term.values) })), { colour: 0, kind: "wbg-thick", points: points(history.loss) }],
       }),
     ];
-    const scored = player.truth && player.showsTruth ? player.store.steps.map((step) => player.store.get(step)).filter((one) => one.psnr) : [];
+    const scored = player.truth && player.showsTruth ? player.scored : [];
     if (scored.length) {
       const each = identity(player.source.numImages).map((place) => ({
-        place, colour: 4, kind: "wbg-each", points: scored.map((one) => [one.step, one.psnr[place]]),
+        place, colour: 4, kind: "wbg-each", points: scored.map((one) => [one.step, one.values[place]]),
       }));
-      const lines = [...each, { colour: 3, kind: "wbg-hidden", points: scored.map((one) => [one.step, mean(one.psnr)]) }];
+      const lines = [...each, { colour: 3, kind: "wbg-hidden", points: scored.map((one) => [one.step, mean(one.values)]) }];
       charts.push(
         chart({
           title: "True PSNR, which the attacker cannot see", x: "step", y: "mean PSNR (dB)", xRange, yRange: AXIS, width, height: 190, cursor, lines,
           levels: [
             { name: "recovered above", value: player.source.threshold, kind: "wbg-threshold" },
-            { name: "blank paper", value: player.source.levels.blank },
+            { name: "blank image", value: player.source.levels.blank },
           ],
         }),
       );
@@ -1509,13 +1548,13 @@ class LossView extends View {
       ? "Nothing was steered."
       : `${history.numSteered} steering ${history.numSteered === 1 ? "event" : "events"}, the last acting from step ${last.step + 1} on: ${last.text}.`;
     const warm = history.warmSteps > 0 ? ` The first ${history.warmSteps} steps are a warm start with a different loss.` : "";
-    const chosen = scored.length
-      ? " A thin line is one true image; point at it to find it in every view. At every step it is compared with the reconstruction " +
-        "that is paired with it then, so a line may be above what the pictures of an early step show."
-      : "";
+    const chosen = scored.length ? " A thin line is one true image; point at it to find it in every view." : "";
+    const others = scored.every((one) => one.isShown)
+      ? ""
+      : " At steps whose images this page does not have, every true image is compared with the reconstruction that was the best for it then.";
     this.caption.textContent =
       `Loss ${short(history.loss[0])} at the first step, ${short(history.loss.at(-1))} at step ${history.numSteps}. ` +
-      `The cursor is at step ${player.shownStep}. ${steering}${warm}${chosen}`;
+      `The cursor is at step ${player.shownStep}. ${steering}${warm}${chosen}${others}`;
   }
 }
 
@@ -1548,7 +1587,7 @@ class ComparisonView extends View {
     this.enlarged.forEach((one, index) => one.draw(frames[index]));
     this.sheet.hidden = this.legend.hidden = this.curves.hidden = !isThere;
     if (!isThere) {
-      this.caption.textContent = "There are no pictures yet.";
+      this.caption.textContent = "There are no images yet.";
       return;
     }
     const isCompared = Boolean(player.truth && player.showsTruth);
@@ -1570,8 +1609,7 @@ class ComparisonView extends View {
     const offsets = (scale) => rows.reduce((tops, _, row) => [...tops, tops.at(-1) + heightOf(scale, row)], [gap]);
     const cell = (scale) => [Math.max(width * scale, 50) + 8, offsets(scale).at(-1) + 14];
     // The curves below should be seen too.
-    const most = 0.55 * tallest(this.root);
-    const { scale, columns, cellWidth, cellHeight } = fit(player.places.length, this.root.clientWidth - margin, most, cell);
+    const { scale, columns, cellWidth, cellHeight } = fitView(this.root, player.places.length, cell, margin, 0.55);
     const bands = Math.ceil(player.places.length / columns);
     const layout = `${scale} ${columns} ${rows}`;
     this.sheet.classList.toggle("wbg-still", this.layout !== layout);
@@ -1649,9 +1687,9 @@ class ComparisonView extends View {
     });
     const gain = values[0] ? ` ${names.at(-1)} minus ${names[0]}: ${signed(mean(values.at(-1)) - mean(values[0]))} dB in the mean.` : "";
     const numbers = values[0]
-      ? ` Below each picture its PSNR in dB (✓ above ${player.source.threshold}, (✓) less than ${BLANK_GAIN} dB better than blank paper), below the difference that of ${names.at(-1)} minus that of ${names[0]}.`
+      ? ` Below each image its PSNR in dB (✓ above ${player.source.threshold}, (✓) less than ${BLANK_GAIN} dB better than a blank image), below the difference that of ${names.at(-1)} minus that of ${names[0]}.`
       : "";
-    return `${each.join("; ")}.${gain} Difference: where the two pictures differ, the more the more colour.${numbers}`;
+    return `${each.join("; ")}.${gain} Difference: where the two images differ, the more the more colour.${numbers}`;
   }
 
   drawCurves(isCompared) {
@@ -1660,7 +1698,7 @@ class ComparisonView extends View {
     if (!isCompared) return;
     const lines = player.rows.map((row, index) => ({
       colour: player.colours[index],
-      points: row.store.steps.map((step) => row.store.get(step)).filter((one) => one.psnr).map((one) => [one.step, mean(one.psnr)]),
+      points: row.scored.map((one) => [one.step, mean(one.values)]),
     }));
     this.legend.replaceChildren(...player.names.flatMap((name, index) => [swatch(player.colours[index]), ` ${name} `]));
     const last = Math.max(player.newest, ...player.rows.map((row) => row.source.totalSteps));
@@ -1670,7 +1708,7 @@ class ComparisonView extends View {
         width: Math.min(this.root.clientWidth, 1500), height: 220, cursor: player.shownStep, lines,
         levels: [
           { name: "recovered above", value: player.source.threshold, kind: "wbg-threshold" },
-          { name: "blank paper", value: player.source.levels.blank },
+          { name: "blank image", value: player.source.levels.blank },
         ],
       }),
     );
@@ -1779,13 +1817,12 @@ function connect(model) {
     }
   };
   const follow = () => {
-    const [key, steps, newest, isRunning] = model.get("moments");
+    const [key, moments, newest] = model.get("moments");
     if (key !== player.source?.key) return;
     // After a rewind, later frames are of a run that did not happen.
     if (newest < player.newest) player.store.dropAfter(newest);
-    Object.assign(player, { moments: steps, isRunning });
     player.pair();
-    player.changed();
+    player.set({ moments });
   };
   model.on("msg:custom", receive);
   model.on("change:moments", follow);

@@ -29,7 +29,7 @@ _EDGES = {"light": "#8a929c", "dark": "#6b747f"}
 
 
 def describe_source(source: AttackSession | Recording, truth: Truth, key: str) -> dict[str, Any]:
-    """What all frames of a source have in common; ``key`` tells it from every other source."""
+    """What all frames of a source have in common; ``key`` is unique to it."""
     observed = source.client if isinstance(source, Recording) else vars(source.observation)
     references = reference_levels(truth) if truth else {}
     return {

@@ -67,7 +67,7 @@ def player(recording: Recording, name: str) -> str:
 
     Args:
         recording: what it plays.
-        name: tells it from other players in the page; letters and digits.
+        name: unique among the players of the page; letters and digits.
     """
     truth = Truth.of(recording.truth)
     data = {
@@ -149,7 +149,7 @@ _PAGE = """<!DOCTYPE html>
 <header>
 <h1>{title}</h1>
 <p>A client trained on its images and sent only its new weights. An honest-but-curious server rebuilds the images from
-them, beginning with noise. Move the timeline, point at a picture to find it in every view, or choose it to enlarge
+them, beginning with noise. Move the timeline, point at an image to find it in every view, or choose it to enlarge
 it.</p>
 <dl>{facts}</dl>
 <details><summary>What PSNR, SSIM and recovered mean here</summary><p>{legend}</p></details>

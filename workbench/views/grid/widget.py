@@ -1,6 +1,7 @@
 """The picture grid in a notebook: sends the page what the visible tab shows, and knows which moment is looked at."""
 
 import itertools
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ class Grid(anywidget.AnyWidget):
 
     Attributes:
         step: the step that is looked at; None follows the newest.
-        moments: the key of the source, its kept steps, the newest step, and whether it runs.
+        moments: the key of the source, its kept steps and the newest step.
         followed: counts how often the page has to follow the newest step again.
     """
 
@@ -60,6 +61,7 @@ class Grid(anywidget.AnyWidget):
         self._is_connected = False
         self._has_source = False  # whether the page has
         self._sent: dict[int, set[str]] = {}  # by step, the parts that the page has
+        self._num_rewinds = 0  # of the source, that the page knows of
         self._wanted: dict[int, bool] = {}  # by step, whether with its epochs
         self._history_at: tuple[object, ...] | None = None  # what the page has of it
         self._free_at = self._earlier_at = self._curves_at = 0.0
@@ -82,6 +84,7 @@ class Grid(anywidget.AnyWidget):
             if source is self._source and truth is self._truth:
                 return
             self._source, self._truth, self._key = source, truth, f"source{next(_keys)}"
+            self._num_rewinds = 0
             self._forget()
             self.follow()
 
@@ -108,10 +111,15 @@ class Grid(anywidget.AnyWidget):
             source = self._source
             if source is None or not self._is_connected:
                 return False
-            self._sent = {step: sent for step, sent in self._sent.items() if step <= newest}
+            rewinds = snapshot.rewinds[self._num_rewinds :] if snapshot else ()
+            last = min((newest, *rewinds))
+            self._sent = {step: sent for step, sent in self._sent.items() if step <= last}
             if not self._has_source:
                 self._send_source(source)
-            self.moments = [self._key, sorted({*steps, newest}), newest, is_running]
+            if rewinds:  # as many steps may have been made since: the page drops what came after the last one in common
+                self.moments = [self._key, [step for step in steps if step <= last], last]
+                self._num_rewinds += len(rewinds)
+            self.moments = [self._key, sorted({*steps, newest}), newest]
             if "history" in parts:
                 self._send_history(source, newest, is_running=is_running)
             needed = parts - {"history"}
@@ -178,7 +186,7 @@ class Grid(anywidget.AnyWidget):
 
     def _send_history(self, source: AttackSession | Recording, newest: int, *, is_running: bool) -> None:
         history = source.history
-        now = newest, *history.steering  # after a rewind, as many steps and events may be others
+        now = self._num_rewinds, newest, *history.steering
         if now == self._history_at or (is_running and time.monotonic() < self._curves_at):
             return
         described = packets.describe_history(history, source.config.warm_start_steps)
@@ -187,7 +195,7 @@ class Grid(anywidget.AnyWidget):
 
     def _post(self, content: dict[str, Any], buffers: dict[str, bytes]) -> None:
         self.send({**content, "key": self._key, "buffers": list(buffers)}, list(buffers.values()))
-        size = sum(map(len, buffers.values()))
+        size = len(json.dumps(content)) + sum(map(len, buffers.values()))
         self._free_at = max(self._free_at, time.monotonic()) + size / (BYTES_PER_SECOND * self._share)
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:

@@ -76,7 +76,7 @@ BUTTONS = {
 def command_button(command: Command, action: Any, of: str = "") -> Any:
     """The button of a command; ``of`` says whose."""
     icon, tip = BUTTONS[command]
-    label = "Go on from here" if command is Command.REWIND else f"{command.name.capitalize()}{of}"
+    label = "Rewind to here" if command is Command.REWIND else f"{command.name.capitalize()}{of}"
     button = widgets.Button(description=label, icon=icon, tooltip=tip, layout={"width": "auto"})
     if command is Command.RUN:
         button.button_style = "primary"

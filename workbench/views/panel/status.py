@@ -36,7 +36,7 @@ class State(Enum):
     PAUSED = "Paused at step {step}: steer, scrub back, step, or resume."
     STOPPED = "Stopped at step {step}: Run continues."
     FINISHED = "Finished: {step} of {total_steps} steps."
-    DIVERGED = "The attack diverged at step {step}: scrub back, go on from there, and steer."
+    DIVERGED = "The attack diverged at step {step}: scrub back, rewind to there, and steer."
     FAILED = "The run failed at step {step}: {failure}"
     REPLAYING = "Recording of {step} steps: play it or scrub; nothing is computed."
 
@@ -47,7 +47,7 @@ class Job(Enum):
     BUILD = "Building"
     START = "Starting"
     RESET = "Resetting to the start"
-    REWIND = "Rewinding to an earlier step"
+    REWIND = "Rewinding to the step that is shown"
     FORK = "Forking"
     SAVE = "Saving the checkpoint"
     LOAD = "Loading the file"
@@ -144,7 +144,7 @@ _REFUSALS: dict[State, dict[Command, str]] = {
     State.DIVERGED: {
         **_IDLE,
         **dict.fromkeys(
-            (Command.RUN, Command.STEP), "The attack has diverged: scrub back, go on from there, and steer."
+            (Command.RUN, Command.STEP), "The attack has diverged: scrub back, rewind to there, and steer."
         ),
     },
     State.FAILED: _IDLE,
