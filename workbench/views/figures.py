@@ -316,11 +316,14 @@ def _draw_history(axes: Axes, colours: Theme, history: Mapping[int, ArrayLike]) 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -> Figure:
+def averaging_figure(
+    curves: Mapping[str, ArrayLike], levels: Mapping[str, float] | None = None, *, theme: str = "light"
+) -> Figure:
     """Quality against the number of epochs combined.
 
     Args:
         curves: method of combination (``mean``, ``median``) to [E] mean PSNR in dB, for 1 to E epochs.
+        levels: names and heights of reference lines: the threshold, and what images that show nothing reach.
         theme: ``light`` or ``dark``.
     """
     return lines_figure(
@@ -328,6 +331,7 @@ def averaging_figure(curves: Mapping[str, ArrayLike], *, theme: str = "light") -
         title="Quality by the number of epochs combined",
         x="epochs combined",
         y="mean PSNR (dB)",
+        level=levels,
         theme=theme,
     )
 
@@ -340,7 +344,7 @@ def lines_figure(
     y: str,
     is_log: bool = False,
     is_map: bool = False,
-    level: tuple[str, float] | None = None,
+    level: tuple[str, float] | Mapping[str, float] | None = None,
     theme: str = "light",
 ) -> Figure:
     """Curves as lines with a marker at every point.
@@ -352,7 +356,7 @@ def lines_figure(
         y: label with unit.
         is_log: whether the y axis is logarithmic.
         is_map: whether both axes have the same scale, for paths in a plane.
-        level: the name and height of a horizontal reference line.
+        level: the name and height of a horizontal reference line, or those of several.
         theme: ``light`` or ``dark``.
     """
     if not curves:
@@ -381,7 +385,7 @@ def bars_figure(
     title: str,
     x: str,
     y: str,
-    level: tuple[str, float] | None = None,
+    level: tuple[str, float] | Mapping[str, float] | None = None,
     theme: str = "light",
 ) -> Figure:
     """Grouped bars, labelled with their heights.
@@ -392,7 +396,7 @@ def bars_figure(
         title: of the chart.
         x: label.
         y: label with unit.
-        level: the name and height of a horizontal reference line.
+        level: the name and height of a horizontal reference line, or those of several.
         theme: ``light`` or ``dark``.
     """
     if not series:
@@ -422,12 +426,17 @@ def _points(name: str, values: Any) -> tuple[Any, Any]:
 
 
 def _with_legend(
-    figure: Figure, axes: Axes, colours: Theme, num_series: int, level: tuple[str, float] | None = None
+    figure: Figure,
+    axes: Axes,
+    colours: Theme,
+    num_series: int,
+    level: tuple[str, float] | Mapping[str, float] | None = None,
 ) -> Figure:
-    """The figure with its reference line, and with a legend if there is more than one thing to name."""
-    if level is not None:
-        axes.axhline(level[1], color=colours.ink, linewidth=1, linestyle=":", label=level[0])
-    if num_series > 1 or level is not None:
+    """The figure with its reference lines, and with a legend if there is more than one thing to name."""
+    levels = dict([level] if isinstance(level, tuple) else level or {})
+    for (name, height), style in zip(levels.items(), itertools.cycle((":", "--", "-.", (0, (1, 4)))), strict=False):
+        axes.axhline(height, color=colours.ink, linewidth=1, linestyle=style, label=name)
+    if num_series > 1 or levels:
         figure.legend(loc="outside right upper", frameon=False, labelcolor=colours.ink)
     return figure
 

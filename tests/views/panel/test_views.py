@@ -14,6 +14,7 @@ import workbench as wb
 from workbench.data import Truth
 from workbench.data.dataset import eight_bits
 from workbench.metrics import Score
+from workbench.views import render
 from workbench.views.panel.tabs import SpanTab
 from workbench.views.scene import scene_at
 
@@ -77,6 +78,19 @@ def test_every_tab_can_be_exported_as_a_picture(shown, title, finished, client):
     tab = choose(shown, title)
     png = tab.picture(replace(scene_at(finished, 30, Truth.of(client)), labels=shown.controller.workspace.labels))
     assert Image.open(io.BytesIO(png)).width > 100
+
+
+def test_the_exported_curve_of_averaging_has_the_threshold_and_what_shows_nothing(
+    shown, finished, client, monkeypatch
+):
+    figures = []
+    monkeypatch.setattr(render, "figure_png", lambda figure: figures.append(figure) or b"")
+    choose(shown, "Averaging").picture(scene_at(finished, 30, Truth.of(client)))
+    names = [text.get_text() for text in figures[0].legends[0].get_texts()]
+    noise = wb.score(finished.reconstruction_at(0), client).psnr.mean()
+    assert f"noise at the start {noise:.1f}" in names
+    assert "recovered above 20.0" in names
+    assert {name.rsplit(" ", 1)[0] for name in names} >= {"mean image", "blank image"}
 
 
 def test_nothing_is_sent_before_a_page_has_asked(shown, monkeypatch):

@@ -17,8 +17,19 @@ from workbench.session.history import SessionHistory
 from workbench.session.recording import Frame
 from workbench.views.figures import THEMES
 
-__all__ = ["SCRIPT", "describe_frame", "describe_history", "describe_source", "style", "truth_pixels"]
+__all__ = [
+    "LEVELS",
+    "SCRIPT",
+    "describe_frame",
+    "describe_history",
+    "describe_source",
+    "quality_levels",
+    "style",
+    "truth_pixels",
+]
 
+# What images that show nothing of the client reach: the name of each level, and its text for people.
+LEVELS = {"mean": "mean image", "blank": "blank image", "noise": "noise at the start"}
 _FOLDER = Path(__file__).parent
 SCRIPT = _FOLDER / "grid.js"
 # A curve with more points looks the same, and a long run would send megabytes every second.
@@ -31,7 +42,6 @@ _EDGES = {"light": "#8a929c", "dark": "#6b747f"}
 def describe_source(source: AttackSession | Recording, truth: Truth, key: str) -> dict[str, Any]:
     """What all frames of a source have in common; ``key`` is unique to it."""
     observed = source.client if isinstance(source, Recording) else vars(source.observation)
-    references = reference_levels(truth) if truth else {}
     return {
         "key": key,
         "isRecording": isinstance(source, Recording),
@@ -40,17 +50,15 @@ def describe_source(source: AttackSession | Recording, truth: Truth, key: str) -
         "shape": [int(side) for side in observed["image_shape"]],
         "names": [truth.class_names[label] for label in truth.labels] if truth else None,
         "threshold": truth.psnr_threshold if truth else None,
-        "levels": _levels(source, truth, references) if truth else None,
-        "blank": _rounded(references["blank"]) if truth else None,
+        "levels": quality_levels(source, truth) if truth else None,
+        "blank": _rounded(reference_levels(truth)["blank"]) if truth else None,
         "spanText": "" if isinstance(source.spectrum, Spectrum) else source.spectrum,
     }
 
 
-def _levels(
-    source: AttackSession | Recording, truth: Truth, references: dict[str, NDArray[np.float64]]
-) -> dict[str, float]:
+def quality_levels(source: AttackSession | Recording, truth: Truth) -> dict[str, float]:
     """The mean PSNR in dB of what shows nothing of the client: the noise at the start, and `reference_levels`."""
-    levels = {name: float(values.mean()) for name, values in references.items()}
+    levels = {name: float(values.mean()) for name, values in reference_levels(truth).items()}
     if 0 in source.history.snapshot_steps:
         start = source.reconstruction_at(0)
         # That of a recording was computed before its pixels were rounded and clipped.

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from workbench.attack.matching import psnr_matrix
 from workbench.metrics import averaging_curves
 from workbench.views import render
+from workbench.views.grid.packets import LEVELS, quality_levels
 from workbench.views.grid.widget import Grid
 from workbench.views.panel.worker import DRAWING
 from workbench.views.report import server_view
@@ -106,7 +107,11 @@ def _matching_png(scene: Scene) -> bytes | None:
 def _averaging_png(scene: Scene) -> bytes | None:
     if scene.epochs is None or scene.score is None:
         return None
-    return render.figure_png(render.averaging_figure(averaging_curves(scene.found, scene.truth)))
+    found = quality_levels(scene.source, scene.truth)
+    levels = {"recovered above": scene.truth.psnr_threshold}
+    levels |= {text: found[name] for name, text in LEVELS.items() if name in found}
+    named = {f"{text} {value:.1f}": value for text, value in levels.items()}
+    return render.figure_png(render.averaging_figure(averaging_curves(scene.found, scene.truth), named))
 
 
 def _loss_png(scene: Scene) -> bytes:
