@@ -32,7 +32,15 @@ observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epoc
 config = wb.AttackConfig.preset("paper", "glyphs", steps=100_000)
 wb.AttackPanel(wb.AttackSession(model, observation, config), truth=client)
 """
-NOTEBOOKS = {"lesson": (IMPORT, "wb.AttackPanel()"), "10x5x50": (IMPORT, FULL_SIZE)}
+# Longer, so that there are several seconds to watch.
+LESSON = """
+panel = wb.AttackPanel()
+panel.controls.fields["steps"].value = 2500
+panel.build_button.click()
+panel.wait()
+panel
+"""
+NOTEBOOKS = {"lesson": (IMPORT, LESSON), "10x5x50": (IMPORT, FULL_SIZE)}
 WATCHED_SECONDS = 20
 
 
@@ -47,10 +55,14 @@ class Traffic:
         self.received.append((time.perf_counter(), payload if isinstance(payload, bytes) else payload.encode()))
 
     def between(self, begin: float, end: float) -> tuple[float, float]:
-        """Pictures and megabytes a second."""
+        """Updates and megabytes a second. An update has images of a later step than all before; others fill gaps."""
         found = [payload for at, payload in self.received if begin <= at <= end]
-        pictures = sum(b'"kind": "frame"' in payload and b'"pixels"' in payload for payload in found)
-        return pictures / (end - begin), sum(map(len, found)) / 1e6 / (end - begin)
+        newest, updates = -1, 0
+        for payload in found:
+            step = re.search(rb'"frame": ?{"step": ?(\d+)', payload) if b'"pixels"' in payload else None
+            if step and int(step[1]) > newest:
+                newest, updates = int(step[1]), updates + 1
+        return updates / (end - begin), sum(map(len, found)) / 1e6 / (end - begin)
 
 
 def seconds_until(click: Callable[[], None], seen: Callable[[], object]) -> float:

@@ -68,6 +68,7 @@ def test_settings_cannot_be_changed_behind_a_runs_back(config, name):
             {"name": "pruning", "strength": 1.5},
             r"defence\.strength = 1\.5 must be a finite number at least 0 and at most 1",
         ),
+        ({"name": "gaussian", "strength": 1e4}, r"defence\.strength = 10000\.0 must be .* at most 1000"),
         ({"name": "gaussian", "strength": -1}, r"defence\.strength = -1 must be a finite number at least 0"),
         ({"name": "none", "strength": 0.1}, r"defence\.strength = 0\.1 needs a defence; name one of: gaussian"),
         ({"name": "dp_sgd", "strength": 1.0}, r"defence\.clip_norm = None must be a finite number greater than 0"),

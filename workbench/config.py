@@ -19,6 +19,7 @@ __all__ = [
     "LABEL_FORMULAS",
     "LABEL_METHODS",
     "LABEL_ORDERS",
+    "LARGEST_STRENGTHS",
     "MATCHINGS",
     "PRESETS",
     "PRIOR_DISTANCES",
@@ -35,8 +36,9 @@ __all__ = [
 ]
 
 DEFENCES = ("none", "gaussian", "laplacian", "pruning", "dp_sgd")
-# A strength to start from, for each defence.
+# A strength to start from, and the largest, for each defence.
 USUAL_STRENGTHS = {"gaussian": 0.1, "laplacian": 0.1, "pruning": 0.9, "dp_sgd": 0.1}
+LARGEST_STRENGTHS = {"none": 0.0, "gaussian": 1e3, "laplacian": 1e3, "pruning": 1.0, "dp_sgd": 1e3}
 DISTANCES = ("layer_weighted_l2", "l2", "cosine")
 WEIGHTS = ("absolute", "relative")
 SUMMARIES = ("mean", "max", "conv+mean", "conv+max")
@@ -90,8 +92,6 @@ class DefenceConfig:
     def __post_init__(self) -> None:
         check_choice("defence", self.name, DEFENCES)
         check_settings(self, "defence.")
-        if self.name == "pruning":
-            check_number("defence.strength", self.strength, minimum=0, maximum=1)
         if self.name == "dp_sgd" and self.clip_norm is None:
             raise ConfigError("defence.clip_norm = None must be a finite number greater than 0 for 'dp_sgd'.")
         if self.name != "dp_sgd" and self.clip_norm is not None:
@@ -102,6 +102,7 @@ class DefenceConfig:
             raise ConfigError(
                 f"defence.strength = {self.strength!r} needs a defence; name one of: {', '.join(DEFENCES[1:])}."
             )
+        check_number("defence.strength", self.strength, minimum=0, maximum=LARGEST_STRENGTHS[self.name])
 
     def __str__(self) -> str:
         if self.name == "none":

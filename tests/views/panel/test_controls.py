@@ -1,18 +1,19 @@
 """Controls: every one of them reaches the session; what makes no sense together is switched off, with the reason."""
 
+from dataclasses import replace
 from html import unescape
 
 import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.config import PRESETS, USUAL_STRENGTHS, AttackConfig
+from workbench.config import LARGEST_STRENGTHS, PRESETS, USUAL_STRENGTHS, AttackConfig, DefenceConfig
 from workbench.settings import settings_of
 from workbench.target import LESSON
 from workbench.training import native
 from workbench.training.local import LocalTraining
 from workbench.views.panel.controls import CLIENT, STEERED, Controls
-from workbench.views.panel.scenarios import SCENARIOS
+from workbench.views.panel.scenarios import FIRST, SCENARIOS
 from workbench.views.scene import scene_at
 
 
@@ -41,6 +42,22 @@ def test_a_defence_that_is_chosen_has_a_strength(controls):
     for name, strength in USUAL_STRENGTHS.items():
         controls.fields["defence"].value = name
         assert controls.settings().target.client.defence.strength == strength > 0
+
+
+def test_a_strength_stays_in_the_range_of_its_defence(controls):
+    field = controls.fields["strength"]
+    for name, largest in LARGEST_STRENGTHS.items():
+        controls.fields["defence"].value = name
+        field.value = -1
+        assert field.value == 0
+        field.value = 2 * largest + 1
+        assert field.value == largest
+    # Whatever was chosen before, a scenario shows its own strength.
+    target = FIRST.target
+    client = replace(target.client, defence=DefenceConfig("gaussian", 5.0))
+    controls.fields["defence"].value = "pruning"
+    controls.show_scenario(replace(FIRST, target=replace(target, client=client)))
+    assert controls.settings().target.client.defence == client.defence
 
 
 def test_a_question_mark_opens_what_the_table_of_settings_says(controls):
@@ -182,7 +199,6 @@ WRONG = [
     ({"believed_batch_size": 17}, "believed batch size = 17 must be at most the number of images, 12"),
     ({"learning_rate": -1.0}, "learning_rate = -1.0 must be a finite number greater than 0"),
     ({"dataset": "femnist"}, "data set = 'femnist' needs the path of its files"),
-    ({"defence": "pruning", "strength": 2.0}, "defence.strength = 2.0"),
     ({"defence": "gaussian", "strength": 0.0}, "strength = 0 makes 'gaussian' no defence; choose one above 0, such as"),
 ]
 

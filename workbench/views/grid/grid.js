@@ -1481,10 +1481,47 @@ class AveragingView extends View {
   }
 }
 
+/** The loss and its terms at the cursor, null before the first step. */
+function lossAt(player) {
+  const { history } = player;
+  if (!history?.loss.length) return null;
+  const cursor = Math.min(player.shownStep, history.numSteps);
+  // The loss is measured before a step, so after the last step there is only that of the step before.
+  const at = Math.max(0, history.steps.findLastIndex((step) => step <= cursor));
+  const terms = history.terms
+    .map((term, index) => ({ ...term, colour: TERM_COLOURS[term.name] ?? index + 1, value: term.values[at] }))
+    .filter((term) => term.values.some((value) => value > 0));
+  return { cursor, value: history.loss[at], terms };
+}
+
+/** One term's value at the cursor, to stand beside its slider; the class of a place around it names the term. */
+class TermView extends View {
+  build() {
+    this.name = [...this.root.closest("[class*='wb-term-']").classList].find((one) => one.startsWith("wb-term-")).slice("wb-term-".length);
+    this.text = element("span", { class: "wbg-term" });
+    this.root.append(this.text);
+  }
+
+  draw() {
+    const loss = lossAt(this.player);
+    if (this.name === "loss") {
+      this.text.replaceChildren(swatch(0, "wbg-thick"), " loss ", element("b", {}, loss ? short(loss.value) : "not known yet"), " =");
+      return;
+    }
+    const term = loss?.terms.find((one) => one.name === this.name);
+    const sign = this.name === "update" ? "" : "+ ";
+    const hasSlider = this.root.closest(".wb-term").querySelector(".wb-row") !== null;
+    const label = hasSlider ? "" : ` ${term?.label}`;
+    this.text.hidden = !term && !hasSlider;
+    this.text.replaceChildren(sign, ...(term ? [swatch(term.colour), " ", element("b", {}, short(term.value)), label] : ["0"]));
+  }
+}
+
 /** The loss with its terms, and the quality that the attacker cannot see. */
 class LossView extends View {
   build() {
-    this.formula = element("p", { class: "wbg-formula" });
+    // In a panel every term stands beside its slider.
+    this.formula = element("p", { class: "wbg-formula", hidden: this.root.closest(".wb-panel") !== null });
     this.charts = element("div", { class: "wbg-charts" });
     this.enlarged = new Enlarged(this.player);
     this.root.append(this.formula, this.charts, this.caption, this.enlarged.root);
@@ -1495,24 +1532,18 @@ class LossView extends View {
     const { history } = player;
     if (player.enlarged !== null) this.enlarged.draw(player.frame());
     else this.enlarged.root.hidden = true;
-    if (!history || !history.loss.length) {
+    const loss = lossAt(player);
+    if (!loss) {
       this.formula.textContent = "";
       this.charts.replaceChildren();
       this.caption.textContent = "There are no steps yet.";
       return;
     }
-    const terms = history.terms
-      .map((term, index) => ({ ...term, colour: TERM_COLOURS[term.name] ?? index + 1 }))
-      .filter((term) => term.values.some((value) => value > 0));
-    const cursor = Math.min(player.shownStep, history.numSteps);
-    // The loss is measured before a step, so after the last step there is only that of the step before.
-    const at = Math.max(0, history.steps.findLastIndex((step) => step <= cursor));
-    const sum = [];
-    terms.forEach((term, index) => {
-      sum.push(element("span", { class: "wbg-term" }, index ? "+ " : "= ", swatch(term.colour), ` ${term.label} `, element("b", {}, short(term.values[at]))));
-    });
+    const { terms, cursor } = loss;
+    const sum = terms.map((term, index) =>
+      element("span", { class: "wbg-term" }, index ? "+ " : "= ", swatch(term.colour), ` ${term.label} `, element("b", {}, short(term.value))));
     this.formula.replaceChildren(
-      element("span", { class: "wbg-term" }, swatch(0, "wbg-thick"), " loss ", element("b", {}, short(history.loss[at]))), ...sum);
+      element("span", { class: "wbg-term" }, swatch(0, "wbg-thick"), " loss ", element("b", {}, short(loss.value))), ...sum);
     const positive = [history.loss, ...terms.map((term) => term.values)].flat().filter((value) => value > 0 && Number.isFinite(value));
     const xRange = [0, Math.max(1, history.numSteps)];
     const width = Math.min(this.root.clientWidth, 1500);
@@ -1764,6 +1795,7 @@ export const VIEWS = {
   matching: MatchingView,
   averaging: AveragingView,
   loss: LossView,
+  term: TermView,
   comparison: ComparisonView,
   timeline: TimelineView,
 };

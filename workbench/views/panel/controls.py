@@ -12,7 +12,15 @@ from typing import Any
 import ipywidgets as widgets
 
 from workbench.attack.methods import METHODS
-from workbench.config import PRESETS, USUAL_STRENGTHS, AttackConfig, ClientConfig, DefenceConfig, LocalTraining
+from workbench.config import (
+    LARGEST_STRENGTHS,
+    PRESETS,
+    USUAL_STRENGTHS,
+    AttackConfig,
+    ClientConfig,
+    DefenceConfig,
+    LocalTraining,
+)
 from workbench.errors import ConfigError
 from workbench.federated.observation import Observation
 from workbench.session.history import OBSERVED
@@ -90,12 +98,13 @@ class Controls:
         choices = widgets.Accordion([*boxes.values()], titles=tuple(boxes), selected_index=0)
         return widgets.VBox([choices, self.derived, steering])
 
-    def weights(self) -> Any:
-        """The sliders of the loss terms' weights once more, to stand beside the loss."""
-        names = [name for name in STEERED if name.endswith("_weight")]
-        box = {"width": "300px"}
-        sliders = [widgets.HBox([self.fields[name]], layout=box) for name in names]
-        return widgets.HBox(sliders, layout={"flex_flow": "row wrap", "grid_gap": "0 16px"}).add_class("wb-weights")
+    def weights(self) -> dict[str, Any]:
+        """The slider of every term's weight once more, with its help, to stand beside the term."""
+        return {
+            name.removesuffix("_weight"): widgets.HBox([self.fields[name], self.helps[name]]).add_class("wb-row")
+            for name in STEERED
+            if name.endswith("_weight")
+        }
 
     # Reading
 
@@ -196,8 +205,10 @@ class Controls:
     def show_values(self, values: Mapping[str, Any]) -> None:
         """Set those of the controls that are named."""
         with self.quietly():
-            for name in self.fields.keys() & values.keys():
-                self.fields[name].value = values[name]
+            # In the order of the table: the defence bounds its strength.
+            for name, field in self.fields.items():
+                if name in values:
+                    field.value = values[name]
 
     def lock_client(self, observation: Observation) -> None:
         """Set the client's controls to what the server knows, and lock them; the rest is not known."""
@@ -248,6 +259,9 @@ class Controls:
     def _moved(
         self, name: str, value: Any, changed: Callable[[str], None], steered: Callable[[str, float], None]
     ) -> None:
+        if name == "defence":
+            with self.quietly():
+                self.fields["strength"].max = LARGEST_STRENGTHS[value]
         if getattr(self._quiet, "now", False):
             return
         if name in ("preset", "dataset"):
@@ -283,6 +297,8 @@ def _control(known: Setting) -> Any:
         # 0 stands for None. Continuous, so that what is derived follows what is typed.
         least = 0 if known.is_optional else known.minimum
         return widgets.BoundedIntText(known.default or 0, min=least, max=10**6, continuous_update=True, **look)
+    if known.key == "strength":
+        return widgets.BoundedFloatText(0.0, min=0.0, max=0.0, step=0.01, continuous_update=True, **look)
     if known.kind is float:
         return widgets.FloatText(1.0 if known.default is None else known.default, continuous_update=True, **look)
     return widgets.Text(**look)

@@ -41,6 +41,10 @@ STYLE = """<style>
   bottom: calc(100% + 5px); width: 18px; height: 18px; line-height: 18px; text-align: center; border-radius: 50%;
   border: 1px solid var(--jp-border-color1, #8c959f); }
 .wb-panel .wb-help summary::-webkit-details-marker { display: none; }
+.wb-panel .wb-terms { display: grid; grid-template-columns: repeat(auto-fill, minmax(380px, 1fr)); gap: 0 24px; }
+.wb-panel .wb-term { align-items: center; overflow: visible; }
+.wb-panel .wb-term > .wb-view-term { flex: 0 0 110px; }
+.wb-panel .wb-term > .wb-row { flex: 1 1 0; }
 .wb-panel .wb-stale { opacity: 0.4; }
 .wb-panel .wb-drawer { display: none; }
 .wb-panel.wb-present .wb-settings, .wb-panel.wb-present .wb-files { display: none !important; }

@@ -1,6 +1,6 @@
 """Eight tabs that show one moment of an attack: views of the picture grid, figures and facts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
@@ -9,6 +9,7 @@ import traitlets
 from matplotlib.figure import Figure
 
 from workbench.attack.matching import psnr_matrix
+from workbench.attack.objective import Terms
 from workbench.metrics import averaging_curves
 from workbench.views import render
 from workbench.views.grid.packets import LEVELS, quality_levels
@@ -185,8 +186,20 @@ class AttackerTab(FigureTab):
         self.show_text("The server has the update alone; it has to guess everything in the last list.")
 
 
-def make_tabs(grid: Grid, weights: Any) -> dict[str, Tab]:
-    """The tabs by their titles, in order; ``weights`` are the controls that stand above the loss."""
+def _formula(grid: Grid, weights: Mapping[str, Any]) -> Any:
+    """The loss as a formula: a row for every term, with its value at the timeline's step and its slider."""
+
+    def term(name: str, *beside: Any) -> Any:
+        value = widgets.VBox([grid]).add_class("wb-view-term").add_class(f"wb-term-{name}")
+        return widgets.HBox([value, *beside]).add_class("wb-term")
+
+    # A custom term has no slider.
+    terms = [term(name, weights[name]) if name in weights else term(name) for name in Terms._fields]
+    return widgets.VBox([term("loss"), widgets.HBox(terms).add_class("wb-terms")])
+
+
+def make_tabs(grid: Grid, weights: Mapping[str, Any]) -> dict[str, Tab]:
+    """The tabs by their titles, in order; ``weights`` are the sliders of the terms of the loss, by their names."""
     pictures, epochs = frozenset({"pixels"}), frozenset({"pixels", "epochs"})
     return {
         "Reconstruction": GridTab(grid, "reconstruction", pictures, _reconstruction_png),
@@ -195,6 +208,6 @@ def make_tabs(grid: Grid, weights: Any) -> dict[str, Tab]:
         "Averaging": GridTab(grid, "averaging", epochs, _averaging_png),
         "Labels": LabelsTab(),
         "Span": SpanTab(),
-        "Loss": GridTab(grid, "loss", frozenset({"score", "history"}), _loss_png, weights),
+        "Loss": GridTab(grid, "loss", frozenset({"score", "history"}), _loss_png, _formula(grid, weights)),
         "Attacker's view": AttackerTab(),
     }
