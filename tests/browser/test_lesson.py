@@ -36,6 +36,27 @@ def settled(locator):
     )
 
 
+def walk(page):
+    """The controls of the panel that can be used, and those that the Tab key reaches, by numbers given to them."""
+    count = page.evaluate(
+        """() => {
+            const panel = document.querySelector(".wb-panel");
+            const all = [...panel.querySelectorAll("button, select, input, summary, [tabindex]")];
+            const used = all.filter((one) => one.tabIndex >= 0 && !one.disabled && one.checkVisibility({ visibilityProperty: true }));
+            used.forEach((one, index) => { one.dataset.number = index; });
+            used[0].focus();
+            return used.length;
+        }"""
+    )
+    reached = set()
+    for _ in range(2 * count):
+        reached.add(page.evaluate("() => document.activeElement.dataset.number ?? null"))
+        if None in reached or len(reached) == count:
+            break
+        page.keyboard.press("Tab")
+    return {str(number) for number in range(count)}, reached
+
+
 def width_of(locator):
     return settled(locator)["width"]
 
@@ -79,9 +100,22 @@ def test_the_lesson_is_ready_to_be_shown(page, server):
 
     lab.button("Run").click()
     lab.wait_status("Finished: 180 of 180 steps", 240)
-    faults = Axe().run(page, context=".wb-panel").response["violations"]
-    assert [fault["nodes"][0]["html"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
-    for tab in ("Matching", "Epochs", "Reconstruction"):
+    for theme in ("dark", "light"):
+        lab.set_theme(theme)
+        faults = Axe().run(page, context=".wb-panel").response["violations"]
+        serious = [fault["nodes"][0]["html"] for fault in faults if fault["impact"] in ("serious", "critical")]
+        assert serious == [], f"in the {theme} theme"
+    expected, reached = walk(page)
+    assert len(expected) > 40
+    assert expected - reached == set(), "the Tab key does not reach every control"
+
+    # Every term of the loss stands beside its slider and its help.
+    lab.choose_tab("Loss")
+    term = lab.panel.locator(".wb-term", has_text="Smoothness (tv)")
+    expect(term.locator("b")).to_have_text(re.compile(r"^[\d.e-]+$"))
+    expect(term.locator(".noUi-handle")).to_be_visible()
+    expect(term.get_by_label("About Smoothness (tv)")).to_be_visible()
+    for tab in ("Averaging", "Matching", "Epochs", "Reconstruction"):
         lab.choose_tab(tab)
         picture = lab.panel.locator(".widget-tab-contents canvas:visible").first
         usual = width_of(picture)

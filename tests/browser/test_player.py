@@ -108,7 +108,23 @@ def test_the_pixels_on_the_page_are_those_of_the_recording(player, recording):
 
 def test_sorting_happens_on_request_and_comes_back(player, recording):
     before = places_of_images(player)
-    player.get_by_role("button", name="Sort best first").click()
+    shown = player.evaluate(
+        """() => new Promise((resolve) => {
+            const left = () => [...document.querySelectorAll("canvas[data-image]")].map((one) => one.getBoundingClientRect().x);
+            const seen = [left()];
+            const began = performance.now();
+            const look = () => {
+                seen.push(left());
+                if (performance.now() - began < 1000) requestAnimationFrame(look); else resolve(seen);
+            };
+            [...document.querySelectorAll("button")].find((one) => one.textContent === "Sort best first").click();
+            requestAnimationFrame(look);
+        })"""
+    )
+    at = np.array(shown)
+    low, high = np.minimum(at[0], at[-1]), np.maximum(at[0], at[-1])
+    is_between = (at > low + 2) & (at < high - 2)
+    assert (is_between.any(0) == (high > low + 4)).all(), "a picture jumps to its new place"
     quality = recording.reconstruction().score.psnr
     order = [int(np.flatnonzero(np.argsort(-quality, kind="stable") == place)[0]) for place in range(6)]
     player.wait_for_timeout(50)
@@ -145,6 +161,9 @@ def test_arrow_keys_walk_and_enter_enlarges(player, recording):
     player.keyboard.press("ArrowRight")
     quality = recording.reconstruction().score.psnr
     focused = player.locator(".wbg-place:focus")
+    marked = player.locator("canvas.wbg-marked:visible")
+    expect(marked).to_have_count(2)
+    assert marked.evaluate_all("(all) => all.map((one) => one.dataset.place)") == ["1", "1"]
     assert f"Image 2, class {recording.truth[0].class_names[recording.truth[0].labels[1]]}" in focused.get_attribute(
         "aria-label"
     )
@@ -269,7 +288,9 @@ def serious(page):
     ]
 
 
-def test_a_report_plays_too_and_axe_finds_no_serious_fault(page, session, tmp_path):
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_report_plays_too_and_axe_finds_no_serious_fault(page, session, tmp_path, theme):
+    page.emulate_media(color_scheme=theme)
     attack, client = session
     write_report(tmp_path / "report.html", attack, client)
     page.goto((tmp_path / "report.html").as_uri())
