@@ -110,7 +110,8 @@ def test_sorting_happens_on_request_and_comes_back(player, recording):
     before = places_of_images(player)
     shown = player.evaluate(
         """() => new Promise((resolve) => {
-            const left = () => [...document.querySelectorAll("canvas[data-image]")].map((one) => one.getBoundingClientRect().x);
+            const all = [...document.querySelectorAll("canvas[data-image]")];
+            const left = () => all.map((one) => one.getBoundingClientRect().x);
             const seen = [left()];
             const began = performance.now();
             const look = () => {
@@ -622,7 +623,8 @@ def test_a_value_above_the_axis_is_marked_and_few_images_are_twice_as_large_when
         page,
         """
         const textOf = (values) => chart({
-          title: "", x: "", y: "", xRange: [0, 1], yRange: AXIS, width: 400, lines: [{ colour: 1, points: values.map((one, at) => [at, one]) }],
+          title: "", x: "", y: "", xRange: [0, 1], yRange: AXIS, width: 400,
+          lines: [{ colour: 1, points: values.map((one, at) => [at, one]) }],
         }).textContent;
         const root = document.body.appendChild(document.createElement("div"));
         const scale = () => fitView(root, 2, (one) => [28 * one, 28 * one]).scale;
@@ -637,6 +639,7 @@ def test_a_value_above_the_axis_is_marked_and_few_images_are_twice_as_large_when
 
 
 def test_the_marks_of_a_logarithmic_axis_lie_inside_also_within_one_decade(page):
-    marks = run_script(page, "return [[0.02, 3000], [0.5, 9.9], [31, 48], [2.1, 4.2]].map((ends) => logTicks(...ends));")
+    marks = run_script(
+        page, "return [[0.02, 3000], [0.5, 9.9], [31, 48], [2.1, 4.2]].map((ends) => logTicks(...ends));"
+    )
     assert marks == [[0.1, 1, 10, 100, 1000], [0.5, 1, 2, 5], [35, 40, 45], [2.5, 3, 3.5, 4]]
-

@@ -80,9 +80,7 @@ def test_every_tab_can_be_exported_as_a_picture(shown, title, finished, client):
     assert Image.open(io.BytesIO(png)).width > 100
 
 
-def test_the_exported_curve_of_averaging_has_the_threshold_and_what_shows_nothing(
-    shown, finished, client, monkeypatch
-):
+def test_the_exported_curve_of_averaging_has_the_threshold_and_what_shows_nothing(shown, finished, client, monkeypatch):
     figures = []
     monkeypatch.setattr(render, "figure_png", lambda figure: figures.append(figure) or b"")
     choose(shown, "Averaging").picture(scene_at(finished, 30, Truth.of(client)))

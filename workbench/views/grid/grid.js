@@ -1425,7 +1425,7 @@ class AveragingView extends View {
         picture.canvas.dataset.place = place;
         picture.resize(scale);
         picture.moveTo(left, y);
-        picture.canvas.classList.toggle("wbg-recovered", Boolean(isCompared) && one.values[place] > player.source.threshold);
+        showRecovery(picture, isCompared ? recovery(player, place, one.values[place]) : "");
         const error = side ? parts.medianError : parts.meanError;
         if (error) {
           error.canvas.hidden = !isCompared;
@@ -1565,7 +1565,7 @@ class LossView extends View {
       const lines = [...each, { colour: 3, kind: "wbg-hidden", points: scored.map((one) => [one.step, mean(one.values)]) }];
       charts.push(
         chart({
-          title: "True PSNR, which the attacker cannot see", x: "step", y: "mean PSNR (dB)", xRange, yRange: AXIS, width, height: 190, cursor, lines,
+          title: "True PSNR, which the attacker cannot see", x: "step", y: "mean PSNR (dB)", xRange, yRange: AXIS, width, height: 230, cursor, lines,
           levels: [
             { name: "recovered above", value: player.source.threshold, kind: "wbg-threshold" },
             { name: "blank image", value: player.source.levels.blank },

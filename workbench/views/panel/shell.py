@@ -8,8 +8,11 @@ __all__ = ["Shell", "answer_sender"]
 
 # JupyterLab handles keys that reach the document: without this, "b" on a button would insert a cell. Those with Ctrl or
 # Command still reach it, to save for instance. The handle of a slider of ipywidgets has neither the name nor the text
-# that stand beside it. All tabs are as high as the highest that was seen, or the page would jump when one is chosen.
+# that stand beside it, and the titles of its sections are out of the keyboard's reach. All tabs are as high as the
+# highest that was seen, or the page would jump when one is chosen.
 _SCRIPT = """
+const SECTION = ".jupyter-widget-Collapse-header";
+
 function dress(panel) {
   for (const handle of panel.querySelectorAll(".noUi-handle")) {
     const box = handle.closest(".widget-slider, .jupyter-widget-slider");
@@ -18,6 +21,10 @@ function dress(panel) {
       const text = box?.querySelector(place)?.textContent;
       if (text && handle.getAttribute(attribute) !== text) handle.setAttribute(attribute, text);
     }
+  }
+  for (const title of panel.querySelectorAll(SECTION)) {
+    const isOpen = title.parentElement.classList.contains("jupyter-widget-Collapse-open");
+    Object.assign(title, { tabIndex: 0, role: "button", ariaExpanded: String(isOpen) });
   }
 }
 
@@ -32,20 +39,26 @@ function level(contents, seen) {
 
 function keep(event) {
   if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
+  if (["Enter", " "].includes(event.key) && event.target.matches(SECTION)) {
+    event.preventDefault();
+    event.target.click();
+  }
 }
 
 function render({ el }) {
   let due = 0, kept = null;
   const seen = { width: 0, height: 0 };
   const sizes = new ResizeObserver(([entry]) => level(entry.target, seen));
-  const observer = new MutationObserver(() => {
+  const soon = () => {
     due ||= requestAnimationFrame(() => { due = 0; dress(kept); });
-  });
+  };
+  const observer = new MutationObserver(soon);
   const begin = () => {
     kept = el.closest(".wb-panel");
     due = kept ? 0 : requestAnimationFrame(begin);
     if (!kept) return;
     kept.addEventListener("keydown", keep);
+    kept.addEventListener("click", soon);
     dress(kept);
     observer.observe(kept, { childList: true, subtree: true, characterData: true });
     const contents = kept.querySelector(".widget-tab-contents");
@@ -57,6 +70,7 @@ function render({ el }) {
     sizes.disconnect();
     cancelAnimationFrame(due);
     kept?.removeEventListener("keydown", keep);
+    kept?.removeEventListener("click", soon);
   };
 }
 

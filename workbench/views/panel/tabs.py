@@ -193,8 +193,8 @@ def _formula(grid: Grid, weights: Mapping[str, Any]) -> Any:
         value = widgets.VBox([grid]).add_class("wb-view-term").add_class(f"wb-term-{name}")
         return widgets.HBox([value, *beside]).add_class("wb-term")
 
-    # A custom term has no slider.
-    terms = [term(name, weights[name]) if name in weights else term(name) for name in Terms._fields]
+    # A custom term has no slider, and is last.
+    terms = [*(term(*one) for one in weights.items()), *(term(name) for name in Terms._fields if name not in weights)]
     return widgets.VBox([term("loss"), widgets.HBox(terms).add_class("wb-terms")])
 
 
