@@ -1639,8 +1639,8 @@ class ComparisonView extends View {
     const heightOf = (scale, row) => height * scale + gap + (isCompared && rows[row] !== "truth" ? line : 0);
     const offsets = (scale) => rows.reduce((tops, _, row) => [...tops, tops.at(-1) + heightOf(scale, row)], [gap]);
     const cell = (scale) => [Math.max(width * scale, 50) + 8, offsets(scale).at(-1) + 14];
-    // The curves below should be seen too.
-    const { scale, columns, cellWidth, cellHeight } = fitView(this.root, player.places.length, cell, margin, 0.55);
+    // Four rows need more height than the two of one attack.
+    const { scale, columns, cellWidth, cellHeight } = fitView(this.root, player.places.length, cell, margin, 1.2);
     const bands = Math.ceil(player.places.length / columns);
     const layout = `${scale} ${columns} ${rows}`;
     this.sheet.classList.toggle("wbg-still", this.layout !== layout);
