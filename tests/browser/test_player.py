@@ -606,16 +606,17 @@ def test_the_curve_of_the_quality_is_that_of_the_images_that_are_shown(page):
         player.begin({ numImages: 2, shape: [1, 1, 1], threshold: 20, totalSteps: 2 }, truth);
         const put = (step, order, pixels, psnr) => player.put({ step, sets: 1, order, psnr, pixels, epochs: null });
         put(0, [1, 0], Uint8Array.of(255, 255), [1, 100]);
-        put(1, [1, 0], null, [2, 3]);
         put(2, [0, 1], Uint8Array.of(0, 255), [100, 100]);
-        return player.scored;
+        const whole = player.scored;
+        put(1, [1, 0], null, [2, 3]);
+        return [whole, player.scored];
         """,
     )
-    assert scored == [
-        {"step": 0, "isShown": True, "values": [0, 100]},
-        {"step": 1, "isShown": False, "values": [2, 3]},
-        {"step": 2, "isShown": True, "values": [100, 100]},
-    ]
+    whole, lacking = scored
+    assert whole == {"isShown": True, "points": [{"step": 0, "values": [0, 100]}, {"step": 2, "values": [100, 100]}]}
+    # Values of two kinds would make a curve that jumps.
+    assert not lacking["isShown"]
+    assert [point["values"] for point in lacking["points"]] == [[1, 100], [2, 3], [100, 100]]
 
 
 def test_a_value_above_the_axis_is_marked_and_few_images_are_twice_as_large_when_presented(page):

@@ -369,10 +369,11 @@ export class Player {
     });
   }
 
-  /** The kept frames with the PSNR of every place: as shown, or, where there are no pixels, as they were paired then. */
+  /** The PSNR of every place at the kept steps: as shown, or, where some have no pixels, as each was paired then. */
   get scored() {
-    const scored = this.store.steps.map((step) => this.store.get(step)).filter((one) => one.psnr);
-    return scored.map((frame) => ({ step: frame.step, isShown: Boolean(frame.pixels), values: frame.pixels ? this.qualities(frame) : frame.psnr }));
+    const frames = this.store.steps.map((step) => this.store.get(step)).filter((one) => one.psnr);
+    const isShown = frames.every((frame) => frame.pixels);
+    return { isShown, points: frames.map((frame) => ({ step: frame.step, values: isShown ? this.qualities(frame) : frame.psnr })) };
   }
 
   // What a person does
@@ -1557,7 +1558,7 @@ class LossView extends View {
         lines: [...terms.map((term) => ({ colour: term.colour, points: points(term.values) })), { colour: 0, kind: "wbg-thick", points: points(history.loss) }],
       }),
     ];
-    const scored = player.truth && player.showsTruth ? player.scored : [];
+    const { isShown, points: scored } = player.truth && player.showsTruth ? player.scored : { isShown: true, points: [] };
     if (scored.length) {
       const each = identity(player.source.numImages).map((place) => ({
         place, colour: 4, kind: "wbg-each", points: scored.map((one) => [one.step, one.values[place]]),
@@ -1580,9 +1581,9 @@ class LossView extends View {
       : `${history.numSteered} steering ${history.numSteered === 1 ? "event" : "events"}, the last acting from step ${last.step + 1} on: ${last.text}.`;
     const warm = history.warmSteps > 0 ? ` The first ${history.warmSteps} steps are a warm start with a different loss.` : "";
     const chosen = scored.length ? " A thin line is one true image; point at it to find it in every view." : "";
-    const others = scored.every((one) => one.isShown)
+    const others = isShown
       ? ""
-      : " At steps whose images this page does not have, every true image is compared with the reconstruction that was the best for it then.";
+      : " This page does not have the images of every step, so each is compared in the pairing that was the best then.";
     this.caption.textContent =
       `Loss ${short(history.loss[0])} at the first step, ${short(history.loss.at(-1))} at step ${history.numSteps}. ` +
       `The cursor is at step ${player.shownStep}. ${steering}${warm}${chosen}${others}`;
@@ -1729,7 +1730,7 @@ class ComparisonView extends View {
     if (!isCompared) return;
     const lines = player.rows.map((row, index) => ({
       colour: player.colours[index],
-      points: row.scored.map((one) => [one.step, mean(one.values)]),
+      points: row.scored.points.map((one) => [one.step, mean(one.values)]),
     }));
     this.legend.replaceChildren(...player.names.flatMap((name, index) => [swatch(player.colours[index]), ` ${name} `]));
     const last = Math.max(player.newest, ...player.rows.map((row) => row.source.totalSteps));

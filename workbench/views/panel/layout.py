@@ -24,7 +24,8 @@ STYLE = """<style>
 .wb-panel .columns h3 { font-size: inherit; margin: 0 0 6px; }
 .wb-panel .columns dl { display: grid; grid-template-columns: auto auto; gap: 4px 16px; margin: 0; }
 .wb-panel .columns dt { font-weight: normal; }
-.wb-panel .columns dd { margin: 0; text-align: right; }
+.wb-panel .columns dt, .wb-panel .columns dd { float: none; width: auto; margin: 0; line-height: 1.4; }
+.wb-panel .columns dd { text-align: right; }
 .wb-panel .widget-tab > .lm-TabBar .lm-TabBar-tab { flex: 0 0 auto; min-width: 0; padding: 0 7px; }
 .wb-panel .widget-tab > .lm-TabBar .lm-TabBar-content { flex-wrap: wrap; }
 .wb-panel .jupyter-button:disabled { opacity: 0.45; }
