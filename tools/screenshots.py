@@ -22,7 +22,8 @@ from playwright.sync_api import expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 TABS = ("Reconstruction", "Epochs", "Matching", "Averaging", "Labels", "Span", "Loss", "Attacker's view")
-WIDTH = 1440
+# High enough for a panel as the README shows it: JupyterLab's status bar would cover the end of a higher one.
+WIDTH, HEIGHT = 1440, 1300
 FOR_README = {"panel_light.png": "reconstruction_light.png", "panel_dark.png": "epochs_dark.png"}
 
 
@@ -44,8 +45,7 @@ def main() -> int:
 def take(url: str, folder: Path, notebooks: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox", "--disable-gpu"])
-        # High enough for the whole panel, which JupyterLab's bars would cover otherwise.
-        context = browser.new_context(viewport={"width": WIDTH, "height": 2000}, device_scale_factor=1.5)
+        context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
         lab = LabPage(context.new_page(), url)
         lab.run_cells("import workbench as wb", "wb.AttackPanel()")
         lab.wait_status("Ready", 120)
@@ -55,16 +55,16 @@ def take(url: str, folder: Path, notebooks: Path) -> None:
         for theme in ("light", "dark"):
             lab.set_theme(theme)
             for number, tab in enumerate(TABS):
-                # In another width, the tabs forget the height of the highest, which would leave the others half empty.
-                lab.page.set_viewport_size({"width": WIDTH + number % 2, "height": 2000})
                 lab.choose_tab(tab)
+                # In another width, the tabs forget the height of the highest, which would leave this one half empty.
+                lab.page.set_viewport_size({"width": WIDTH + number % 2, "height": HEIGHT})
                 lab.page.mouse.move(0, 0)  # or the picture below it is marked
                 lab.page.wait_for_timeout(SECONDS)
                 expect(lab.caption).not_to_contain_text("being estimated", timeout=120 * SECONDS)
                 lab.page.wait_for_timeout(SECONDS)
                 name = re.sub(r"\W+", "_", tab.lower())
                 lab.panel.screenshot(path=folder / f"{name}_{theme}.png")
-        export = lab.panel.get_by_label("Export as")
+        export = lab.panel.get_by_label("Export as", exact=True)
         export.select_option("animation (GIF)")
         lab.button("Export").click()
         lab.wait_status("Wrote attack.gif", 60)

@@ -96,7 +96,7 @@ class Scene:
             return partial(render.span_figure, spectrum), text
         recovered = None if self.score is None else (self.score.psnr > self.score.threshold)[self.score.order.argsort()]
         history = {} if is_live and isinstance(self.source, AttackSession) else self._residual_history()
-        text = f"Step {self.step}: median span residual {np.median(residuals):.2f}. {text} {_READING}"
+        text = f"Step {self.step}: median span residual {np.median(residuals):.2g}. {text} {_READING}"
         return partial(render.span_figure, spectrum, residuals, recovered, history, step=self.step), text
 
     def _residual_history(self) -> dict[int, NDArray[np.float32]]:

@@ -260,7 +260,7 @@ def test_the_span_of_a_recording_is_shown_with_its_residuals_over_the_steps(reco
     curve = draw().axes[2].lines[0]
     assert list(curve.get_xdata()) == [frame.step for frame in recording.frames], "a recorded moment is missing"
     np.testing.assert_allclose(curve.get_ydata(), [np.median(frame.residuals) for frame in recording.frames])
-    assert f"Step {scene.step}: median span residual {np.median(scene.found.residuals):.2f}" in text
+    assert f"Step {scene.step}: median span residual {np.median(scene.found.residuals):.2g}" in text
     tab = SpanTab()
     tab.draw(scene)
     assert Image.open(io.BytesIO(tab.image.value)).height > 800, "the residuals over the steps are not in the picture"

@@ -864,7 +864,7 @@ function describe(player, frame, place, values) {
   if (values) parts.push(`PSNR ${values[place].toFixed(1)} dB${SPOKEN[recovery(player, place, values[place])]}`);
   if (frame.reads) parts.push(`the network predicts ${frame.reads[found]}`);
   const residual = frame.residuals?.[found];
-  if (Number.isFinite(residual)) parts.push(`span residual ${residual.toFixed(2)}`);
+  if (Number.isFinite(residual)) parts.push(`span residual ${short(residual)}`);
   const [name, ...facts] = parts;
   return facts.length ? `${name}: ${facts.join(", ")}` : name;
 }
