@@ -18,16 +18,29 @@ from workbench.federated.observation import Observation
 from workbench.randomness import named_generator, named_key
 from workbench.training.model import Model
 from workbench.training.optimizer import response
+from workbench.training.schedule import Schedule
 
 __all__ = ["assign_labels", "build_attack"]
 
 
-def assign_labels(counts: NDArray[np.int64], config: AttackConfig, epochs: int, seed: int) -> NDArray[np.int64]:
-    """RandOrder (line 4 of Algorithm 2): [A, K] counts to [A, E, N] labels, the same order in every epoch."""
+def assign_labels(
+    counts: NDArray[np.int64], config: AttackConfig, schedule: Schedule, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """RandOrder (line 4 of Algorithm 2): [A, K] counts to [A, E, N] labels by position, and the order of the images.
+
+    The order is the same in every epoch, and None, unless epochs drop some images.
+    """
     labels = np.stack([np.repeat(np.arange(len(row)), row) for row in counts])
     if config.label_order == "random":
         labels = named_generator(seed, "attack/labels").permuted(labels, axis=1)
-    return np.repeat(labels[:, None], epochs, axis=1)
+    labels = np.repeat(labels[:, None], schedule.epochs, axis=1)
+    num_images, num_used = schedule.num_images, schedule.num_used
+    if num_used == num_images:
+        return labels, None
+    # Every epoch leaves out other images, as the client's do, or some would never be simulated.
+    turns = np.arange(schedule.epochs)[:, None] * (num_images - num_used)
+    order = np.broadcast_to((np.arange(num_images) + turns) % num_images, labels.shape)
+    return np.take_along_axis(labels, order, axis=-1), order
 
 
 def build_attack(

@@ -144,24 +144,25 @@ def estimate_labels(
     training, coefficients = observation.training, observation.response.coefficients
     real = real_counts(method, total, observation.local_steps, last, *statistics, coefficients, training)
     if method == "refined" and config is not None and config.method == "shared" and config.span_weight:
-        real = _corrected(model, observation, config, whole_counts(real, total), seed)
+        factor = _clip_factor(statistics[1].probabilities, last["bias"] / coefficients.sum(), training)
+        real = _corrected(model, observation, config, whole_counts(real, total), factor, seed)
     return LabelEstimate(real, whole_counts(real, total))
 
 
 def _corrected(
-    model: Model, observation: Observation, config: AttackConfig, counts: NDArray[np.int64], seed: int
+    model: Model, observation: Observation, config: AttackConfig, counts: NDArray[np.int64], factor: float, seed: int
 ) -> NDArray[np.float64]:
     """[K] the counts by which the simulated training on a first reconstruction would have the observed bias.
 
-    The simulation knows what the network expected in every step; a class with a larger bias gradient than the observed
+    Clipping has left this factor of the gradients. The simulation knows what the network expected in every step; a class with a larger bias gradient than the observed
     one is more frequent than it was assumed to be.
     """
     attack, images = _short_attack(model, observation, config, counts, _FIRST_STEPS, seed)
     problem, simulation = attack.phases[0].problem, attack.phases[0].objective.simulation
     simulated = jax.jit(simulate, static_argnums=0)(simulation, problem.known, images)[model.last_layer]["bias"]
     excess = np.asarray(simulated - observation.gradient_sum[model.last_layer]["bias"], np.float64)
-    per_image = observation.response.coefficients.sum() * (1 - observation.training.label_smoothing) / counts.sum()
-    return counts + excess / per_image
+    all_images = observation.response.coefficients.sum() * (1 - observation.training.label_smoothing) * factor
+    return counts + excess * counts.sum() / all_images
 
 
 def _short_reconstruction(model: Model, observation: Observation, config: AttackConfig, seed: int) -> Array:
@@ -178,8 +179,8 @@ def _short_attack(
     """An attack with these counts in all, and its images [A, V, N, H, W, C] after a few steps from noise."""
     config = replace(config, steps=steps, warm_start_steps=0)
     split = split_counts(counts, observation.num_clients)
-    labels = assign_labels(split, config, believed_schedule(config, observation.schedule).epochs, seed)
-    attack = build_attack(model, observation, config, labels, seed=seed)
+    labels, order = assign_labels(split, config, believed_schedule(config, observation.schedule), seed)
+    attack = build_attack(model, observation, config, labels, order, seed=seed)
     state, _ = attack.advance(attack.start(), attack.steering, attack.total_steps)
     return attack, state.images
 
@@ -249,14 +250,22 @@ def _label_shares(
     expected: NDArray[np.float64], measured: NDArray[np.float64], training: LocalTraining
 ) -> NDArray[np.float64]:
     """[K] the share of every class, from its expected probability and its measured gradient."""
-    expected = expected - training.label_smoothing / len(expected)
-    if training.gradient_clip:
-        # Clipping shrinks all classes alike. The gradient of a class that the client does not have is its probability,
-        # so these show by how much; a class that it has is measured below 0, or nearly so.
-        absent = (measured > 0) & (expected > 0)
-        ratios = measured[absent] / expected[absent]
-        measured = measured / min(1.0, float(np.median(ratios))) if ratios.size else measured
-    return (expected - measured) / (1 - training.label_smoothing)
+    measured = measured / _clip_factor(expected, measured, training)
+    return (expected - training.label_smoothing / len(expected) - measured) / (1 - training.label_smoothing)
+
+
+def _clip_factor(
+    probabilities: NDArray[np.float64], measured: NDArray[np.float64], training: LocalTraining
+) -> float:
+    """What clipping leaves of a gradient.
+
+    It shrinks all classes alike. The gradient of a class that the client does not have is its expected probability, so
+    these show by how much; a class that it has is measured below 0, or nearly so.
+    """
+    expected = probabilities - training.label_smoothing / len(probabilities)
+    absent = (measured > 0) & (expected > 0)
+    ratios = measured[absent] / expected[absent]
+    return min(1.0, float(np.median(ratios))) if training.gradient_clip and ratios.size else 1.0
 
 
 def whole_counts(real: ArrayLike, num_images: int) -> NDArray[np.int64]:

@@ -59,21 +59,14 @@ def prepare(
         config = _settle_method(config, observation, find_span(model, observation))
     _check_method(config, observation)
     schedule = believed_schedule(config, observation.schedule)
-    epochs, order = schedule.epochs, None
     if batch_labels is not None:
-        labels = _check_batch_labels(batch_labels, observation, epochs)
+        labels = _check_batch_labels(batch_labels, observation, schedule.epochs)
         order = _order_by_label(labels) if image_order is None else _check_order(image_order, labels)
     elif image_order is not None:
         raise ConfigError("image_order says which image stands where: give batch_labels too, its label there.")
     else:
         counts = _label_counts(model, observation, config, label_counts, seed)
-        labels = assign_labels(counts, config, epochs, seed)
-        if schedule.num_used < schedule.num_images:
-            # Every epoch leaves out other images, as the client's do, or some would never be simulated.
-            turns = np.arange(epochs)[:, None] * (schedule.num_images - schedule.num_used)
-            turned = (np.arange(schedule.num_images) + turns) % schedule.num_images
-            order = np.broadcast_to(turned, labels.shape)
-            labels = np.take_along_axis(labels, order, axis=-1)
+        labels, order = assign_labels(counts, config, schedule, seed)
     return build_attack(model, observation, config, labels, order, custom, seed=seed, device=device)
 
 
