@@ -1,6 +1,7 @@
 """What each defence promises of a batch's gradient."""
 
 from functools import lru_cache, partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -161,3 +162,17 @@ def test_every_array_has_draws_of_its_own():
     kept = draw_like(tree, KEY, partial(is_kept, 0.5))["a"]
     agree = (kept["kernel"] == kept["bias"]).mean()
     assert 0.4 < agree < 0.6, f"two arrays agree in {agree:.2f} of their draws"
+
+
+@pytest.mark.parametrize(("name", "decay"), [("dp_sgd", 0.0), ("pruning", 0.5)])
+def test_running_statistics_in_evaluation_mode_stay_as_they_are(name, decay):
+    model = wb.models.from_torch_export(Path(__file__).parents[1] / "files" / "torch" / "resnet_batch_norm_eval.pt2")
+    images = np.random.default_rng(0).random((4, *model.image_shape))
+    client = wb.ClientData(images, np.arange(4), tuple("abcde"), wb.data.Normalization((0.5,) * 3, (0.3,) * 3))
+    defence = wb.DefenceConfig(name, 0.1, clip_norm=1.0 if name == "dp_sgd" else None)
+    config = wb.ClientConfig(epochs=1, batch_size=2, weight_decay=decay, defence=defence)
+    observation = wb.client_update(model, model.init(), client, config)
+    assert len(model.statistics) == 12
+    for layer, statistic in model.statistics:
+        before, after = (w[layer][statistic] for w in (observation.server_weights, observation.client_weights))
+        np.testing.assert_array_equal(before, after, f"{layer}.{statistic}")

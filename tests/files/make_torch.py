@@ -57,6 +57,9 @@ NETWORKS = {
     },
 }
 
+# Clients that train another network than "dense".
+PAIRS = [("batch_norm", "fedprox")]
+
 
 def make_weights(network):
     """The server's weights."""
@@ -195,6 +198,7 @@ def main():
     torch.set_num_threads(1)
     results = {f"client/{name}": train("dense", client) for name, client in CLIENTS.items()}
     results |= {f"network/{name}": train(name, {}) for name in NETWORKS}
+    results |= {f"both/{name}/{client}": train(name, CLIENTS[client]) for name, client in PAIRS}
     np.savez_compressed(FILE, **results)
 
 

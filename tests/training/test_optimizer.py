@@ -82,6 +82,13 @@ def test_every_layer_trains_as_in_torch(torchs, name):
     assert_equal_updates(flat(final, MADE["NETWORKS"][name]), torchs[f"network/{name}"], name)
 
 
+@pytest.mark.parametrize(("name", "client"), MADE["PAIRS"])
+def test_other_clients_train_other_networks_as_in_torch(torchs, name, client):
+    model, training = network(name), CLIENTS[client]
+    final = jax.jit(partial(train, model, training))(model.init(), batches_of(training), sizes_of(training))
+    assert_equal_updates(flat(final, MADE["NETWORKS"][name]), torchs[f"both/{name}/{client}"], name)
+
+
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "weight_decay", "cosine", "warmup", "rates", "fedprox"])
 def test_the_response_is_what_the_update_holds_of_every_gradient(name):
     """Gradients that do not depend on the weights: a linear loss would give them; here the optimiser gets them."""

@@ -92,9 +92,9 @@ def _train(
         batches = Batches(inputs[chosen], labels[chosen], share)
         if defence.name == "none" and training.is_plain:
             return state._replace(weights=sgd(model, state.weights, batches, sizes.rate[0])), None
-        return local_steps(training, state, weights, batches, sizes, gradient_of, keys), None
+        return local_steps(model, training, state, weights, batches, sizes, gradient_of, keys), None
 
-    return lax.scan(epoch, LocalState.first(training, weights), (order, sizes, keys))[0].weights
+    return lax.scan(epoch, LocalState.first(model, training, weights), (order, sizes, keys))[0].weights
 
 
 def check_training(model: Model, client: ClientData, config: ClientConfig, field: str = "client") -> None:

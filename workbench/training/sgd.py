@@ -128,12 +128,13 @@ class LocalState(NamedTuple):
     moments: Moments
 
     @staticmethod
-    def first(training: LocalTraining, weights: Weights) -> "LocalState":
+    def first(model: Model, training: LocalTraining, weights: Weights) -> "LocalState":
         """Before the first step."""
-        return LocalState(weights, first_moments(training, weights))
+        return LocalState(weights, first_moments(training, model.trained(weights)))
 
 
 def local_steps(
+    model: Model,
     training: LocalTraining,
     state: LocalState,
     server: Weights,
@@ -145,6 +146,7 @@ def local_steps(
     """One step of the optimiser on each of the S batches in turn.
 
     Args:
+        model: the network.
         training: the optimiser and what belongs to it.
         state: where to begin.
         server: the weights that the server sent.
@@ -158,12 +160,15 @@ def local_steps(
         # The backward pass would keep many arrays of the size of the weights.
         update = jax.checkpoint(update)
 
+    server = model.trained(server)
+
     def step(state: LocalState, xs: Any) -> tuple[LocalState, None]:
         batch, size, key = xs
-        gradient, statistics = gradient_of(state.weights, batch, key)
-        weights, moments = update(state.weights, gradient, state.moments, server, lax.stop_gradient(size))
-        # No optimiser moves the running statistics.
-        weights = {layer: {**arrays, **statistics.get(layer, {})} for layer, arrays in weights.items()}
+        gradient, new = gradient_of(state.weights, batch, key)
+        # No optimiser moves or sees the running statistics.
+        old, slope = model.trained(state.weights), model.trained(gradient)
+        moved, moments = update(old, slope, state.moments, server, lax.stop_gradient(size))
+        weights = {name: {**arrays, **moved[name], **new.get(name, {})} for name, arrays in state.weights.items()}
         return LocalState(weights, moments), None
 
     return lax.scan(step, state, (batches, sizes, keys))[0]
@@ -207,9 +212,9 @@ def train(
         gradient_of = jax.checkpoint(gradient_of)
 
     def steps(state: LocalState, part: tuple[Batches, StepSizes]) -> LocalState:
-        return local_steps(training, state, weights, *part, gradient_of)
+        return local_steps(model, training, state, weights, *part, gradient_of)
 
-    state = LocalState.first(training, weights)
+    state = LocalState.first(model, training, weights)
     if segments == 1:
         return steps(state, (batches, sizes)).weights
     segment = jax.checkpoint(steps)
@@ -288,7 +293,7 @@ def kept_bytes(
             jnp.zeros((1, batch_size), jnp.float32),
         )
     )
-    state = jax.eval_shape(partial(LocalState.first, training), weights)
+    state = jax.eval_shape(partial(LocalState.first, model, training), weights)
     once: Any = ()
     if model.chain is None:
         residuals = _residuals(model, training, weights, batch)
