@@ -116,6 +116,8 @@ def test_models_are_checked_with_numbers():
 
     with pytest.raises(wb.ConfigError, match="apply gives an image other logits beside other images"):
         replace(model, apply=centred, features=centred_features)
+    with pytest.raises(wb.ConfigError, match="dense, on batches of 1 to 3 images, fails with TypeError"):
+        replace(model, apply=lambda weights, images: model.apply(weights, images.reshape(2, 4, 4, 2)))
     with pytest.raises(wb.ConfigError, match="train lets an image with mask = False change the logits"):
         replace(model, train=lambda weights, images, mask: (centred(weights, images), {}))
     with pytest.raises(wb.ConfigError, match="it must return logits and"):

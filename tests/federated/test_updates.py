@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import MutableMapping
 from dataclasses import dataclass
@@ -160,7 +161,7 @@ def test_buffers_are_left_out_and_that_is_said(resnet):
         for name in resnet.state_names
     }
     for given in (with_buffers, list(with_buffers.values())):
-        with pytest.warns(UserWarning, match=r"6 buffers, such as 1\.num_batches_tracked, are no weights of resnet_b"):
+        with pytest.warns(UserWarning, match=r"6 buffers, such as 1\.num_batches_tracked, are not weights of resnet_b"):
             assert_update(resnet, observe(resnet, before, given))
     assert_update(resnet, observe(resnet, list(before.values()), after))
 
@@ -225,6 +226,17 @@ def test_an_unknown_flatten_order_is_said():
     sent = {"conv.weight": np.ones((2, 1, 3, 3)), "last.weight": np.ones((2, 32))}
     with pytest.warns(UserWarning, match="last/kernel of flat gets its inputs in torch's order"):
         observe(model, sent, {name: 2 * array for name, array in sent.items()})
+
+
+def test_square_kernels_without_names_are_read_as_the_networks_and_that_is_said():
+    model = wb.models.mlp(image_shape=(2, 2, 1), widths=(4,), num_classes=4)
+    after = [np.arange(math.prod(shape), dtype=np.float32).reshape(shape) for shape in 2 * ((4, 4), (4,))]
+    with pytest.warns(UserWarning, match="after: arrays without names whose kernels are square fit the layouts of mlp"):
+        seen = observe(model, model.init(), after)
+    np.testing.assert_array_equal(seen.client_weights["Dense_0"]["kernel"], after[0])
+    names = [f"{layer}.{name}" for layer in model.layer_names for name in ("weight", "bias")]
+    seen = observe(model, model.init(), dict(zip(names, after, strict=True)))
+    np.testing.assert_array_equal(seen.client_weights["Dense_0"]["kernel"], after[0].T)
 
 
 def in_torchs_layout(model, weights):

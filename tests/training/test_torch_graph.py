@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 import workbench as wb
 from workbench.files import torch_export
-from workbench.files.torch_export import read_torch_export
+from workbench.files.torch_export import Name, Node, read_torch_export
 from workbench.training.sgd import batch_gradient
 from workbench.training.torch_graph import TorchGraph
 
@@ -106,6 +107,49 @@ def test_new_running_statistics_are_torchs_and_ignore_masked_images():
             layer, _, leaf = key.removeprefix("statistic/").rpartition(".")
             assert_close(found.statistics[layer][leaf], right[key], key)
         assert_close(found.logits[:3], right["logits"], "the logits")
+
+
+def test_the_state_dict_has_the_order_of_the_modules_though_one_has_only_buffers():
+    export = read_torch_export(FILES / "resnet_batch_norm.pt2")
+    # As torch exports a network whose first batch normalisation has affine=False.
+    affine = ("1.weight", "1.bias")
+    plain = replace(export, parameters={key: name for key, name in export.parameters.items() if name not in affine})
+    expected = [name for name in TorchGraph(export).state_names if name not in affine]
+    assert expected[:3] == ["0.weight", "1.running_mean", "1.running_var"]
+    assert list(TorchGraph(plain).state_names) == expected
+
+
+def lenet_with(*inserted):
+    """The export of lenet with these nodes before its last layer, which reads the result of the last one."""
+    export = read_torch_export(FILES / "lenet.pt2")
+    *nodes, last = export.nodes
+    changed = replace(last, arguments={**last.arguments, "input": inserted[-1].results[0]})
+    return replace(export, nodes=(*nodes, *inserted, changed))
+
+
+HIDDEN = Name("relu")
+
+
+def test_detach_stops_the_gradient():
+    graph, right = TorchGraph(lenet_with(Node("detach", {"self": HIDDEN}, (Name("cut"),)))), torch_numbers("lenet")
+    slope = jax.grad(lambda weights: graph.logits(weights, right["images"]).sum())(graph.init())
+    assert slope["fc2"]["kernel"].any()
+    assert not any(slope[layer][name].any() for layer in ("conv1", "fc1") for name in slope[layer])
+
+
+def test_a_value_that_was_changed_through_its_view_is_refused_where_it_is_read():
+    view = Node("view", {"self": HIDDEN, "size": [-1, 12]}, (Name("viewed"),))
+    change = Node("tanh_", {"self": Name("viewed")}, (Name("changed"),))
+    read_both = Node("add", {"self": Name("changed"), "other": Name("viewed")}, (Name("sum"),))
+    graph, right = TorchGraph(lenet_with(view, change, read_both)), torch_numbers("lenet")
+    hidden = graph.run(graph.init(), right["images"]).linear_inputs["fc2"]
+    plain = TorchGraph(read_torch_export(FILES / "lenet.pt2"))
+    np.testing.assert_allclose(hidden, 2 * np.tanh(plain.features(plain.init(), right["images"])), atol=1e-6)
+    read_base = replace(read_both, arguments={"self": Name("changed"), "other": HIDDEN})
+    change_base = replace(change, arguments={"self": HIDDEN})
+    for nodes in ((view, change, read_base), (view, change_base, read_both)):
+        with pytest.raises(wb.DataError, match="reads a value that the operator 'tanh_' changed in place through a"):
+            TorchGraph(lenet_with(*nodes))
 
 
 def rewritten(tmp_path, name="lenet", **changes):
@@ -207,6 +251,17 @@ def test_images_of_a_free_or_an_absurd_size_get_one_sentence(tmp_path):
         wb.models.from_torch_export(free)
     with pytest.raises(wb.DataError, match="more than 16777216 numbers each"):
         wb.models.from_torch_export(resize({"as_int": 100_000}))
+
+
+def test_batch_normalisation_without_running_statistics_gets_one_sentence(tmp_path):
+    def forget(graph):
+        for argument in next(node for node in graph["nodes"] if "batch_norm" in node["target"])["inputs"]:
+            if argument["name"].startswith("running"):
+                argument["arg"] = {"as_none": True}
+
+    path = rewritten(tmp_path, "resnet_batch_norm", model=in_graph(forget))
+    with pytest.raises(wb.DataError, match="uses batch normalisation with track_running_stats=False"):
+        wb.models.from_torch_export(path)
 
 
 def test_an_unsupported_operator_is_named_with_what_to_do(tmp_path):

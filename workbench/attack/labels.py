@@ -128,8 +128,8 @@ def estimate_labels(
     check_choice("label method", method, LABEL_METHODS)
     if observation.training.is_adam:
         raise ConfigError(
-            f"label method = {method!r} reads the update as a sum of gradients, and the steps of "
-            f"{observation.training.optimizer!r} are none; give label_counts."
+            f"label method = {method!r} reads the update as a sum of gradients, which the steps of "
+            f"{observation.training.optimizer!r} are not; give label_counts."
         )
     if method == "refined":
         images, statistics = _short_reconstruction(model, observation, config or AttackConfig(), seed), None
@@ -254,9 +254,7 @@ def _label_shares(
     return (expected - training.label_smoothing / len(expected) - measured) / (1 - training.label_smoothing)
 
 
-def _clip_factor(
-    probabilities: NDArray[np.float64], measured: NDArray[np.float64], training: LocalTraining
-) -> float:
+def _clip_factor(probabilities: NDArray[np.float64], measured: NDArray[np.float64], training: LocalTraining) -> float:
     """What clipping leaves of a gradient.
 
     It shrinks all classes alike. The gradient of a class that the client does not have is its expected probability, so

@@ -104,8 +104,8 @@ def _check_method(config: AttackConfig, observation: Observation) -> None:
     if observation.training.is_adam and (config.warm_start_steps or not is_batched):
         setting = f"warm_start_steps = {config.warm_start_steps}" if is_batched else f"method = {config.method!r}"
         raise ConfigError(
-            f"{setting} reads the update as a sum of gradients, and the steps of {observation.training.optimizer!r} "
-            "are none; use ours_prior, ours_no_prior or shared with warm_start_steps = 0."
+            f"{setting} reads the update as a sum of gradients, which the steps of {observation.training.optimizer!r} "
+            "are not; use ours_prior, ours_no_prior or shared with warm_start_steps = 0."
         )
 
 

@@ -43,11 +43,14 @@ def weights_of_update(model: Model, before: Any, after: Any, sends: str) -> tupl
         sends: whether these are its weights or what it adds to them.
     """
     check_choice("sends", sends, SENDS)
-    given = {"before": before, "after": after}
-    first, last = (_named(model, read_arrays(source, field), field) for field, source in given.items())
+    given = {field: read_arrays(source, field) for field, source in (("before", before), ("after", after))}
+    first, last = (_named(model, arrays, field) for field, arrays in given.items())
     first, buffers = _without_buffers(model, first)
     last, moved = _without_buffers(model, last)
-    old, new = (_in_layout(model, arrays, field) for arrays, field in ((first, "before"), (last, "after")))
+    old, new = (
+        _in_layout(model, arrays, field, has_names=isinstance(given[field], dict))
+        for arrays, field in ((first, "before"), (last, "after"))
+    )
     if sends == "delta":
         new = {place: old[place] + new[place] for place in old}
     for layer, name in old:
@@ -59,7 +62,7 @@ def weights_of_update(model: Model, before: Any, after: Any, sends: str) -> tupl
             )
     if left_out := sorted({*buffers, *moved}):
         warnings.warn(
-            f"{len(left_out)} buffers, such as {left_out[0]}, are no weights of {model.name}; the attack does not use "
+            f"{len(left_out)} buffers, such as {left_out[0]}, are not weights of {model.name}; the attack does not use "
             "them.",
             stacklevel=3,
         )
@@ -120,7 +123,7 @@ def _without_buffers(model: Model, arrays: Arrays) -> tuple[Arrays, list[str]]:
     return {name: array for name, array in arrays.items() if name not in buffers}, buffers
 
 
-def _in_layout(model: Model, arrays: Arrays, field: str) -> dict[Place, NDArray[np.float32]]:
+def _in_layout(model: Model, arrays: Arrays, field: str, *, has_names: bool) -> dict[Place, NDArray[np.float32]]:
     """The arrays as the network's weights."""
     found: dict[Place, NDArray[np.float32]] = {}
     sources: dict[Place, str] = {}
@@ -152,6 +155,12 @@ def _in_layout(model: Model, arrays: Arrays, field: str) -> dict[Place, NDArray[
                 f"{field}[{sources[layer, leaf]!r}] has shape {found[layer, leaf].shape}; {model.name} has "
                 f"{layer}/{leaf} {shape}{torchs}."
             )
+    if not is_torch and not has_names and all(is_fitting[1].values()):
+        warnings.warn(
+            f"{field}: arrays without names whose kernels are square fit the layouts of {model.name} and of torch; "
+            "they are read as those of the network. Give their names if torch made them: {'layer.weight': array}.",
+            stacklevel=5,
+        )
     if is_torch and (flattened := _flattened(model, converted)):
         warnings.warn(
             f"{field}: whether {flattened[0]}/{flattened[1]} of {model.name} gets its inputs in torch's order "

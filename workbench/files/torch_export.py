@@ -73,6 +73,7 @@ class TorchExport:
         parameters: the names of trained values, as in torch's state dict, by their names in the graph.
         buffers: likewise, running statistics for instance.
         stored_buffers: the names of those that are in the state dict.
+        modules: the names of the network's modules, in the order of the state dict.
         tensors: parameters and buffers by their names in the state dict, and constants by their names in the graph.
         sizes: the exported size of every value, None for one that is free.
         output: the name of the result.
@@ -84,6 +85,7 @@ class TorchExport:
     parameters: dict[Name, str]
     buffers: dict[Name, str]
     stored_buffers: tuple[str, ...]
+    modules: tuple[str, ...]
     tensors: dict[str, NDArray[Any]]
     sizes: dict[str, list[int | None]]
     output: Name
@@ -161,6 +163,7 @@ class _Archive:
             parameters,
             buffers,
             tuple(stored),
+            tuple(module["fqn"] for module in program["graph_module"]["module_call_graph"]),
             tensors,
             sizes,
             outputs[0],

@@ -175,7 +175,7 @@ class Model:
                 found["single"] = self.train(weights, two[:1], mask[:1])
             return found
 
-        found = jax.device_get(jax.jit(values)(weights))
+        found = jax.device_get(_result(f"{self.name}, on batches of 1 to 3 images,", jax.jit(values), weights))
         if not _agree(found["apply"], found["linear"]):
             raise ConfigError(
                 f"features @ kernel + bias of the layer {self.last_layer} must be what apply returns; on random images "
@@ -249,8 +249,13 @@ def _is_dense(arrays: dict[str, Any]) -> bool:
 
 def _result_shape(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The shapes of what a custom function returns, without computing it."""
+    return _result(name, partial(jax.eval_shape, function), *arguments)
+
+
+def _result(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a custom function returns."""
     try:
-        return jax.eval_shape(function, *arguments)
+        return function(*arguments)
     # It may raise anything; the error names the function and keeps the cause.
     except Exception as error:
         raise ConfigError(f"{name} fails with {type(error).__name__}: {shown(str(error))}.") from error

@@ -65,6 +65,27 @@ class TorchGraph:
                 f"ends in {shown(self._last.operator)}; it must end in a linear layer with parameters, whose outputs "
                 "are the logits (a log_softmax after it is left out)."
             )
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """An operator in place changes all values in the same memory, but here only the one that it is given."""
+        owners: dict[Name, Name] = {}
+        changed: dict[Name, str] = {}
+        for node in self._nodes:
+            if read := changed.keys() & set(_names(node)):
+                operator = changed[read.pop()]
+                raise DataError(
+                    f"reads a value that the operator {shown(operator)} changed in place through a view of it, which "
+                    "is not supported; use the operator that is not in place."
+                )
+            is_in_place = node.operator.endswith("_")
+            if is_in_place or node.operator in _VIEWS:
+                first = _names(node)[0]
+                owner = owners.setdefault(first, first)
+                owners.update(dict.fromkeys(node.results, owner))
+                if is_in_place:
+                    others = {name for name in owners if owners[name] == owner} - {first, *node.results}
+                    changed.update(dict.fromkeys(others, node.operator))
 
     @cached_property
     def _nodes(self) -> tuple[Node, ...]:
@@ -147,7 +168,7 @@ class TorchGraph:
     def state_names(self) -> tuple[str, ...]:
         """The names of torch's state dict in its order: module by module, each parameters first, then buffers."""
         names = [*self.export.parameters.values(), *self.export.stored_buffers]
-        modules = dict.fromkeys(["", *(name.rpartition(".")[0] for name in names)])
+        modules = dict.fromkeys(["", *self.export.modules, *(name.rpartition(".")[0] for name in names)])
         return tuple(name for module in modules for name in names if name.rpartition(".")[0] == module)
 
     def init(self, seed: int = 0) -> Weights:
@@ -446,12 +467,14 @@ def _batch_norm(
     inputs: Array,
     weight: Array | None,
     bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
     eps: float = 1e-5,
     **_: Any,
 ) -> Array:
     """With running statistics."""
+    if running_mean is None or running_var is None:
+        raise DataError("uses batch normalisation with track_running_stats=False, which is not supported; set it True.")
     mean, variance = (_per_channel(statistic, inputs.ndim) for statistic in (running_mean, running_var))
     weight, bias = (_per_channel(v, inputs.ndim) for v in (weight, bias))
     return _affine((inputs - mean) * lax.rsqrt(variance + eps), weight, bias)
@@ -592,5 +615,12 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "sym_size": lambda x, dim: x.shape[dim],
     # What changes nothing here; dropout is simulated as off.
     **dict.fromkeys(("dropout", "feature_dropout", "native_dropout"), _unchanged),
-    **dict.fromkeys(("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "to"), _unchanged),
+    **dict.fromkeys(("alias", "clone", "contiguous", "lift_fresh_copy", "to"), _unchanged),
+    "detach": lax.stop_gradient,
 }
+
+# Their results may share the memory of their first argument.
+_VIEWS = frozenset(
+    "alias chunk contiguous detach expand flatten permute reshape select slice split squeeze t to transpose unsqueeze "
+    "view".split()
+)
