@@ -1,4 +1,4 @@
-"""The networks: their sizes and first weights, one's own functions beside the built-in ones, and the convolution."""
+"""The networks: their sizes and first weights, custom functions beside the built-in ones, and the convolution."""
 
 from dataclasses import replace
 
@@ -94,7 +94,7 @@ def test_a_network_is_built_again_from_its_name_and_options(model):
     assert wb.models.build(model.name, **dict(model.options)) is model, "built anew, it would compile anew"
 
 
-def own_mlp(**changes):
+def custom_mlp(**changes):
     """`SMALL`, written by a user in plain JAX."""
 
     def features(weights, images):
@@ -132,7 +132,7 @@ def test_own_functions_train_like_the_built_in_ones(defence):
     )
     config = wb.ClientConfig(epochs=3, batch_size=3, learning_rate=0.1, defence=defence)
     start = SMALL.init(0)
-    built_in, own = (wb.client_update(model, start, client, config).client_weights for model in (SMALL, own_mlp()))
+    built_in, own = (wb.client_update(model, start, client, config).client_weights for model in (SMALL, custom_mlp()))
     for layer, arrays in built_in.items():
         for name, array in arrays.items():
             np.testing.assert_allclose(own[layer][name], array, atol=1e-5, err_msg=f"{layer}/{name} trains differently")
@@ -142,7 +142,7 @@ def test_own_functions_are_measured_like_the_built_in_ones():
     rng = np.random.default_rng(0)
     inputs, labels = rng.normal(size=(20, 4, 3, 2)), rng.integers(5, size=20)
     weights = SMALL.init(0)
-    assert wb.accuracy(own_mlp(), weights, inputs, labels) == wb.accuracy(SMALL, weights, inputs, labels)
+    assert wb.accuracy(custom_mlp(), weights, inputs, labels) == wb.accuracy(SMALL, weights, inputs, labels)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_own_functions_are_measured_like_the_built_in_ones():
 )
 def test_own_functions_that_do_not_fit_get_one_clear_sentence(changes, says):
     with pytest.raises(wb.ConfigError, match=says):
-        own_mlp(**changes)
+        custom_mlp(**changes)
 
 
 OTHER_LAYERS = {

@@ -15,12 +15,14 @@ from workbench.attack.labels import _clip_factor, _corrected, estimate_labels, n
 from workbench.attack.objective import update_distance
 from workbench.attack.prepare import prepare
 from workbench.attack.simulate import simulate
+from workbench.attack.span import SpanArrays, find_span, half_way, span_residuals
 from workbench.config import LABEL_FORMULAS
 from workbench.federated import client_update_with_secrets
 
 TESTS = Path(__file__).parents[1]
 MADE = runpy.run_path(str(TESTS / "files" / "make_torch.py"))
-network = runpy.run_path(str(TESTS / "training" / "networks.py"))["network"]
+NETWORKS = runpy.run_path(str(TESTS / "training" / "networks.py"))
+network = NETWORKS["network"]
 KINDS = {name: settings for name, settings in MADE["CLIENTS"].items() if name != "rates"}
 
 
@@ -158,6 +160,17 @@ def test_refined_counts_are_corrected_to_those_of_the_client(name):
     np.testing.assert_array_equal(np.rint(found), client.label_counts)
 
 
+def test_label_statistics_of_a_network_that_mixes_images_are_those_of_training():
+    model = network("batch_norm")
+    weights, inputs = model.init(), np.random.default_rng(0).normal(size=(25, *model.image_shape)).astype(np.float32)
+    found = network_statistics(model, weights, inputs)
+    features, _ = NETWORKS["features"]("batch_norm", weights, jnp.asarray(inputs), jnp.ones(25, bool))
+    logits = features @ weights["last"]["kernel"] + weights["last"]["bias"][None]
+    np.testing.assert_allclose(found.feature_sum, features.sum(1).mean(), rtol=1e-5)
+    np.testing.assert_allclose(found.probabilities, jax.nn.softmax(logits).mean(0), rtol=1e-5)
+    assert abs(model.features(weights, inputs).sum(1).mean() / found.feature_sum - 1) > 0.1, "both modes agree"
+
+
 def test_adam_has_no_sum_of_gradients(glyphs, mlp):
     observation, _ = observed(mlp, glyphs, optimizer="adam", learning_rate=0.001)
     with pytest.raises(wb.ConfigError, match="label method = 'bias' reads the update as a sum of gradients"):
@@ -185,6 +198,40 @@ def test_the_span_of_a_client_with_weight_decay_is_corrected(glyphs):
     observation, _ = observed(model, glyphs, weight_decay=0.5)
     unaware = replace(observation, training=wb.ClientConfig())
     assert prepare(model, unaware, label_counts=glyphs.label_counts).spectrum.share < 0.1
+
+
+def test_a_believed_schedule_leaves_the_correction_of_weight_decay_to_the_clients(glyphs, mlp):
+    """What is compared is where the believed and the true training end."""
+    settings = {"weight_decay": 0.5, "batch_size": 7}
+    (seen, _), (longer, secrets) = (observed(mlp, glyphs, **{**settings, "epochs": epochs}) for epochs in (2, 3))
+    config = wb.AttackConfig(method="shared", epochs=3)
+    attack = prepare(mlp, seen, config, batch_labels=glyphs.labels[secrets.order], image_order=secrets.order)
+    (phase,) = attack.phases
+    images = jnp.asarray(glyphs.inputs)[None, None]
+    simulated = jax.jit(partial(simulate, phase.objective.simulation))(phase.problem.known, images)
+    for layer, arrays in simulated.items():
+        for name, found in arrays.items():
+            ends = [observation.client_weights[layer][name] for observation in (seen, longer)]
+            expected = (ends[0] - ends[1]) / seen.learning_rate
+            np.testing.assert_allclose(found - phase.problem.gradient_sum[layer][name], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "clip"])
+def test_the_span_of_other_sums_of_gradients_holds_the_images(glyphs, name):
+    model = wb.models.mlp(widths=(40,))
+    observation, _ = observed(model, glyphs, **{**KINDS[name], "learning_rate": 0.002})
+    span = find_span(model, observation)
+    assert span.spectrum.share > 0.9
+    arrays = SpanArrays.of(span, half_way(observation))
+    others = wb.load_dataset("glyphs").client(1, num_images=7)
+    inside, outside = (span_residuals(model, arrays, client.inputs, glyphs.inputs) for client in (glyphs, others))
+    assert inside.max() < 0.1 * outside.min()
+
+
+def test_there_is_no_span_where_images_mix():
+    model, client = network("batch_norm"), small_client()
+    attack = prepare(model, observed(model, client)[0], label_counts=client.label_counts)
+    assert "batch_norm mixes the images of a batch, so the input of a layer does not depend on one" in attack.spectrum
 
 
 def test_dropout_is_said_to_be_off_and_leaves_no_span(glyphs, mlp):

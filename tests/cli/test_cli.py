@@ -77,10 +77,10 @@ def check_report(path: Path) -> str:
 def test_version_and_help(monkeypatch, capsys):
     assert in_process(monkeypatch, "--version") == 0
     assert re.fullmatch(r"workbench \d+\.\d+\.\d+\n", capsys.readouterr().out)
-    told = workbench()
-    assert told.returncode == 0
+    finished = workbench()
+    assert finished.returncode == 0
     for word in ("demo", "attack", "--version"):
-        assert word in told.stdout
+        assert word in finished.stdout
 
 
 def test_a_machine_that_could_be_faster_is_told_so(monkeypatch, capsys):

@@ -255,7 +255,7 @@ def test_an_exception_in_the_worker_is_kept_and_raised_at_wait(compiled, start, 
             runner.wait(timeout=30)
     assert runner.state is RunnerState.FAILED
     assert isinstance(runner.error, wb.DataError)
-    assert states == [RunnerState.FAILED], "the failure was not told"
+    assert states == [RunnerState.FAILED], "the failure was not reported"
     assert session.num_steps == 2, "the session is not usable"
     session.autosave(tmp_path / "run", every_steps=1)
     runner.start(steps=2)

@@ -174,6 +174,11 @@ with_own_derivative.defjvp(lambda primals, tangents: (conv(*primals), conv(tange
             [(2, 3, 6, 6), (4, 3, 3, 3)],
             "batch_group_count",
         ),
+        (
+            lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 12, 11, 1), (1, 1, 1, 1), "SAME"),
+            [(2, 12, 12, 3)],
+            "pools over 132 numbers, more than 128",
+        ),
     ],
 )
 def test_what_cannot_be_replaced_runs_unchanged_and_is_reported(function, shapes, says):
@@ -217,7 +222,9 @@ def test_a_custom_network_whose_convolution_stays_slow_says_so():
     def slow(weights, images):
         return with_own_derivative(images, weights["conv"]["kernel"]).mean((1, 2))
 
-    with pytest.warns(UserWarning, match=r"custom: 1 of its convolutions will be slow .* inside a custom_jvp_call\."):
+    with pytest.warns(
+        UserWarning, match=r"custom: 1 of its convolutions and pools will be slow .* inside a custom_jvp_call\."
+    ):
         custom(features=slow, apply=lambda weights, images: slow(weights, images) @ weights["last"]["kernel"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

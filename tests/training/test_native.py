@@ -178,8 +178,8 @@ def test_it_is_what_sgd_uses_whole_and_in_segments(model, segments, monkeypatch)
 def test_one_local_step_is_left_to_jax():
     layers, image_shape = NETWORKS["femnist"]
     weights, batches, _ = a_client(layers, image_shape, 1, 4, 4, jnp.float32)
-    told = jax.jit(lambda b: sgd(wb.models.femnist_cnn(), weights, b, jnp.float32(RATE))).lower(batches).as_text()
-    assert "workbench_forward" not in told
+    text = jax.jit(lambda b: sgd(wb.models.femnist_cnn(), weights, b, jnp.float32(RATE))).lower(batches).as_text()
+    assert "workbench_forward" not in text
 
 
 def test_what_an_attack_keeps_is_told_by_who_computes_it(monkeypatch):

@@ -30,7 +30,7 @@ def shapes_of_batches(num_steps, batch_size):
     )
 
 
-def way_back(weights, batches, segments=1):
+def backward_pass(weights, batches, segments=1):
     """The derivative of `sgd` in the images, as a function that holds what it needs."""
 
     def end(images):
@@ -57,7 +57,7 @@ def test_batches_hold_every_image_once_an_epoch_and_count_padding_for_nothing(ep
 def test_the_computation_of_the_papers_network_does_not_grow_with_the_local_steps(batch_size):
     def num_operations(num_steps):
         def derivative(weights, batches):
-            return way_back(weights, batches)(weights)
+            return backward_pass(weights, batches)(weights)
 
         program = jax.make_jaxpr(derivative)(jax.eval_shape(CNN.init), shapes_of_batches(num_steps, batch_size))
         return str(program).count(" = ")
@@ -71,7 +71,7 @@ def test_the_estimate_of_what_is_kept_is_what_a_program_needs(batch_size, segmen
     num_steps, weights = 100, jax.eval_shape(CNN.init)
 
     def derivative(weights, batches, direction):
-        return way_back(weights, batches, segments)(direction)
+        return backward_pass(weights, batches, segments)(direction)
 
     program = jax.jit(derivative).lower(weights, shapes_of_batches(num_steps, batch_size), weights).compile()
     # The weights, their adjoint and the next adjoint are in memory as well.
@@ -117,7 +117,7 @@ def test_segments_need_less_memory():
     assert kept_bytes(CNN, 500, 1, 10) < 0.5 * kept_bytes(CNN, 500, 1)
 
 
-@pytest.mark.parametrize("has_chain", [True, False], ids=["chain", "own functions"])
+@pytest.mark.parametrize("has_chain", [True, False], ids=["chain", "custom functions"])
 def test_the_rate_is_a_constant(has_chain):
     model = wb.models.mlp((2, 2, 1), (8,), 2)
     model = model if has_chain else replace(model, chain=None)

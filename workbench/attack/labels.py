@@ -74,8 +74,14 @@ def _statistics(model: Model, weights: Weights, inputs: Array) -> tuple[Array, A
         return jax.nn.softmax(model.apply(weights, batch)[0]), model.features(weights, batch).sum()
 
     def of_batch(images: Array) -> tuple[Array, Array]:
-        logits, _ = model.train_logits(weights, images, jnp.ones(len(images), bool))
-        return jax.nn.softmax(logits).mean(0), model.features(weights, images).sum(1).mean()
+        def first_class(kernel: Array) -> tuple[Array, Array]:
+            last = {**weights[model.last_layer], "kernel": kernel}
+            logits, _ = model.train_logits({**weights, model.last_layer: last}, images, jnp.ones(len(images), bool))
+            return logits[:, 0].mean(), logits
+
+        # The logits of a class are linear in its column of the kernel: their slope is the features in training mode.
+        features, logits = jax.grad(first_class, has_aux=True)(weights[model.last_layer]["kernel"])
+        return jax.nn.softmax(logits).mean(0), features.sum()
 
     if model.mixes_images:
         # What the client's images meet in training is a batch, not running statistics.
@@ -154,8 +160,8 @@ def _corrected(
 ) -> NDArray[np.float64]:
     """[K] the counts by which the simulated training on a first reconstruction would have the observed bias.
 
-    Clipping has left this factor of the gradients. The simulation knows what the network expected in every step; a class with a larger bias gradient than the observed
-    one is more frequent than it was assumed to be.
+    The simulation knows what the network expected in every step; a class with a larger bias gradient than the observed
+    one is more frequent than it was assumed to be. Clipping has left the given factor of the gradients.
     """
     attack, images = _short_attack(model, observation, config, counts, _FIRST_STEPS, seed)
     problem, simulation = attack.phases[0].problem, attack.phases[0].objective.simulation

@@ -45,7 +45,7 @@ class WithFastConvolutions:
 
 
 def slow_convolutions(function: Callable[..., Any], *arguments: Any) -> list[str]:
-    """Why each convolution that is not replaced stays as it is; nothing on an accelerator."""
+    """Why each convolution and pooling that is not replaced stays as it is; nothing on an accelerator."""
     if jax.default_backend() != "cpu":
         return []
     return list(_obstacles(jax.make_jaxpr(function)(*arguments).jaxpr))
@@ -68,7 +68,7 @@ def _run(equation: JaxprEqn, *operands: Any) -> Any:
     name, settings = equation.primitive.name, equation.params
     if name == "conv_general_dilated" and _obstacle(equation) is None:
         return [_convolution(settings, *operands)]
-    if name in _POOLS and _can_unroll(settings):
+    if name in _POOLS and _obstacle(equation) is None:
         return [_pooled(_POOLS[name], settings, *operands)]
     if any(map(_has_replaceable, jaxprs_in_params(settings))):
         match name:
@@ -99,7 +99,7 @@ def _has_replaceable(jaxpr: Jaxpr) -> bool:
 def _obstacles(jaxpr: Jaxpr, inside: str = "") -> Iterator[str]:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if name == "conv_general_dilated" and (reason := inside or _obstacle(equation)):
+        if name in ("conv_general_dilated", *_POOLS) and (reason := inside or _obstacle(equation)):
             yield reason
         # The gradients of a custom_vjp are not derived, but written by its author.
         if not name.startswith("custom_vjp"):
@@ -108,8 +108,13 @@ def _obstacles(jaxpr: Jaxpr, inside: str = "") -> Iterator[str]:
 
 
 def _obstacle(equation: JaxprEqn) -> str | None:
-    """Why this convolution cannot be replaced."""
+    """Why this convolution or pooling cannot be replaced."""
     settings = equation.params
+    if equation.primitive.name in _POOLS:
+        terms = math.prod(settings["window_dimensions"])
+        if terms > _MOST_TERMS:
+            return f"it pools over {terms} numbers, more than {_MOST_TERMS}"
+        return None if set(settings["base_dilation"]) == {1} else "it pools with a base_dilation"
     inputs, kernel, result = (_shape(variable) for variable in (*equation.invars, *equation.outvars))
     if inputs.ndim != 4:
         return f"it has {inputs.ndim - 2} spatial dimensions instead of 2"
@@ -166,10 +171,6 @@ def _depthwise(inputs: Array, kernel: Array, window: Window) -> Array:
     )
     entries = kernel.reshape(-1, 1, 1, 1, kernel.shape[3])
     return reduce(operator.add, (part * entry for part, entry in zip(shifted, entries, strict=True)))
-
-
-def _can_unroll(settings: dict[str, Any]) -> bool:
-    return math.prod(settings["window_dimensions"]) <= _MOST_TERMS and set(settings["base_dilation"]) == {1}
 
 
 def _pooled(combine: Callable[[Array, Array], Array], settings: dict[str, Any], inputs: Array) -> Array:

@@ -212,8 +212,8 @@ class Model:
         weights = jax.eval_shape(partial(self.init, 0))
         if reasons := slow_convolutions(self.apply, weights, jnp.zeros((2, *self.image_shape))):
             warnings.warn(
-                f"{self.name}: {len(reasons)} of its convolutions will be slow on this CPU; the first because "
-                f"{reasons[0]}.",
+                f"{self.name}: {len(reasons)} of its convolutions and pools will be slow on this CPU; the first "
+                f"because {reasons[0]}.",
                 stacklevel=4,
             )
         for name in ("apply", "features", "dense_inputs", "train"):

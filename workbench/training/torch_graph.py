@@ -620,7 +620,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 # Their results may share the memory of their first argument.
-_VIEWS = frozenset(
-    "alias chunk contiguous detach expand flatten permute reshape select slice split squeeze t to transpose unsqueeze "
-    "view".split()
+_VIEWS = (
+    *("view", "reshape", "flatten", "permute", "transpose", "t", "squeeze", "unsqueeze", "expand", "slice", "select"),
+    *("split", "chunk", "alias", "contiguous", "detach", "to"),
 )
