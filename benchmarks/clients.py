@@ -37,8 +37,18 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "label smoothing 0.1": {"label_smoothing": 0.1},
     "drop last": {"drop_last": True, "batch_size": 8},
     "FedProx 0.1": {"proximal_weight": 0.1},
+    # Repeated over all steps.
+    "rates, every second half": {"rates": (0.004, 0.002)},
     "Adam": {"optimizer": "adam", "learning_rate": 0.001},
+    "AdamW": {"optimizer": "adamw", "learning_rate": 0.001, "weight_decay": 0.01},
 }
+
+
+def config_of(settings: dict[str, Any], epochs: int, num_images: int) -> wb.ClientConfig:
+    whole = {"epochs": epochs, "batch_size": 5, **settings}
+    if "rates" in whole:
+        whole["rates"] = tuple(np.resize(whole["rates"], epochs * num_images // 5).tolist())
+    return wb.ClientConfig(**whole)
 
 
 def normalised_cnn() -> Model:
@@ -91,7 +101,7 @@ def labels(num_clients: int, epochs: int, num_dummies: int) -> None:
         errors: dict[str, list[float]] = {method: [] for method in LABEL_FORMULAS}
         for index in range(num_clients):
             client = data.client(index, num_images=50)
-            config = wb.ClientConfig(**{"epochs": epochs, "batch_size": 5, **settings})
+            config = config_of(settings, epochs, 50)
             seen = wb.client_update(model, model.init(), client, config, seed=index)
             ends = at_server, network_statistics(model, seen.client_weights, inputs)
             for method, wrong in errors.items():
@@ -106,7 +116,7 @@ def speed(repeats: int = 3) -> None:
     client, model = wb.load_dataset("glyphs").client(0, num_images=20), wb.models.femnist_cnn()
     plain = 0.0
     for name, settings in CLIENTS.items():
-        config = wb.ClientConfig(**{"epochs": 5, "batch_size": 5, **settings})
+        config = config_of(settings, 5, 20)
         seen = wb.client_update(model, model.init(), client, config)
         counts = client.label_counts
         session = wb.AttackSession(model, seen, wb.AttackConfig(method="shared", steps=10), label_counts=counts)

@@ -3,8 +3,9 @@
     python -m benchmarks networks
 
 The paper's FEMNIST network, written by a user with the library's convolutions, beside the built-in one without its
-compiled library; LeNet with max pooling; a small ResNet with GroupNorm; and, where torch is installed, all of them in
-PyTorch eager and imported from its export.
+compiled library; LeNet with max pooling; a small ResNet with GroupNorm; and, where torch is installed, these three in
+PyTorch eager and imported from its export. LeNet also jitted, in Flax and in Equinox where these are installed; and a
+network of grouped convolutions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,16 @@ EPOCHS, BATCH_SIZE, NUM_IMAGES, RATE = 4, 5, 20, 0.004
 BLOCKS = ((16, 1), (32, 2), (64, 2))  # filters and stride
 
 
-def convolve(x: Array, kernel: Array, stride: int = 1) -> Array:
+def convolve(x: Array, kernel: Array, stride: int = 1, groups: int = 1) -> Array:
     edges = [(kernel.shape[0] // 2,) * 2] * 2
-    return lax.conv_general_dilated(x, kernel, (stride, stride), edges, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        edges,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+    )
 
 
 def femnist_by_hand() -> Model:
@@ -78,6 +87,103 @@ def lenet_by_hand() -> Model:
         return features(weights, x) @ weights["last"]["kernel"] + weights["last"]["bias"]
 
     return Model("lenet by hand", (28, 28, 1), 62, tuple(sizes), init, apply, features)
+
+
+def lenet_in_flax() -> Model:
+    from flax import linen as nn
+
+    class LeNet(nn.Module):
+        def setup(self) -> None:
+            self.conv1, self.conv2 = nn.Conv(6, (5, 5)), nn.Conv(16, (5, 5))
+            self.fc1, self.fc2, self.last = nn.Dense(120), nn.Dense(84), nn.Dense(62)
+
+        def features(self, x: Array) -> Array:
+            for layer in (self.conv1, self.conv2):
+                x = nn.max_pool(nn.relu(layer(x)), (2, 2), (2, 2))
+            x = x.reshape(len(x), -1)
+            return nn.relu(self.fc2(nn.relu(self.fc1(x))))
+
+        def __call__(self, x: Array) -> Array:
+            return self.last(self.features(x))
+
+    network = LeNet()
+
+    def init(seed: int = 0) -> Any:
+        return network.init(jax.random.key(seed), jnp.zeros((1, 28, 28, 1)))["params"]
+
+    def apply(weights: Any, x: Array) -> Array:
+        return network.apply({"params": weights}, x)
+
+    def features(weights: Any, x: Array) -> Array:
+        return network.apply({"params": weights}, x, method="features")
+
+    return Model("lenet in flax", (28, 28, 1), 62, ("conv1", "conv2", "fc1", "fc2", "last"), init, apply, features)
+
+
+def lenet_in_equinox() -> Model:
+    import equinox as eqx
+
+    class LeNet(eqx.Module):
+        layers: dict[str, Any]
+
+        def __init__(self, key: Array) -> None:
+            keys = iter(jax.random.split(key, 5))
+            convs = {"conv1": (1, 6), "conv2": (6, 16)}
+            dense = {"fc1": (784, 120), "fc2": (120, 84), "last": (84, 62)}
+            self.layers = {name: eqx.nn.Conv2d(*c, 5, padding=2, key=next(keys)) for name, c in convs.items()}
+            self.layers |= {name: eqx.nn.Linear(*widths, key=next(keys)) for name, widths in dense.items()}
+
+        def features(self, image: Array) -> Array:
+            pool = eqx.nn.MaxPool2d(2, 2)
+            for name in ("conv1", "conv2"):
+                image = pool(jax.nn.relu(self.layers[name](image)))
+            flat = image.reshape(-1)
+            return jax.nn.relu(self.layers["fc2"](jax.nn.relu(self.layers["fc1"](flat))))
+
+    def init(seed: int = 0) -> Any:
+        layers = LeNet(jax.random.key(seed)).layers
+        weights = {name: {"kernel": layer.weight, "bias": layer.bias} for name, layer in layers.items()}
+        return weights | {"last": {"kernel": layers["last"].weight.T, "bias": layers["last"].bias}}
+
+    def features(weights: Any, x: Array) -> Array:
+        names = [name for name in weights if name != "last"]
+        values = [weights[name][key] for name in names for key in ("kernel", "bias")]
+        empty = LeNet(jax.random.key(0))
+        of = lambda net: [array for name in names for array in (net.layers[name].weight, net.layers[name].bias)]  # noqa: E731
+        return jax.vmap(eqx.tree_at(of, empty, values).features)(x.transpose(0, 3, 1, 2))
+
+    def apply(weights: Any, x: Array) -> Array:
+        return features(weights, x) @ weights["last"]["kernel"] + weights["last"]["bias"]
+
+    return Model("lenet in equinox", (28, 28, 1), 62, tuple(init()), init, apply, features)
+
+
+def jitted(model: Model) -> Model:
+    """The same network from functions that its author jitted."""
+    functions = {name: jax.jit(getattr(model, name).function) for name in ("apply", "features")}
+    return replace(model, name=f"{model.name}, jitted", **functions)
+
+
+def grouped_by_hand() -> Model:
+    """Convolutions in 4 groups, and a stride."""
+    sizes = {"conv1": (3, 3, 1, 16), "conv2": (3, 3, 4, 32), "conv3": (3, 3, 8, 64), "last": (64, 62)}
+
+    def init(seed: int = 0) -> Any:
+        rng = np.random.default_rng(seed)
+        return {
+            name: {"kernel": jnp.asarray(rng.normal(size=size) / np.sqrt(np.prod(size[:-1])), jnp.float32)}
+            for name, size in sizes.items()
+        }
+
+    def features(weights: Any, x: Array) -> Array:
+        for layer, stride, groups in (("conv1", 1, 1), ("conv2", 2, 4), ("conv3", 2, 4)):
+            x = jax.nn.relu(convolve(x, weights[layer]["kernel"], stride, groups))
+        return x.mean((1, 2))
+
+    def apply(weights: Any, x: Array) -> Array:
+        return features(weights, x) @ weights["last"]["kernel"]
+
+    return Model("grouped by hand", (28, 28, 1), 62, tuple(sizes), init, apply, features)
 
 
 def group_norm(x: Array, weights: dict[str, Array]) -> Array:
@@ -227,13 +333,20 @@ def main() -> None:
         "FEMNIST network": femnist_by_hand(),
         "LeNet": lenet_by_hand(),
         "ResNet with GroupNorm": resnet_by_hand(),
+        "grouped convolutions": grouped_by_hand(),
+        "LeNet, jitted": jitted(lenet_by_hand()),
     }
+    for library, build in (("flax", lenet_in_flax), ("equinox", lenet_in_equinox)):
+        if importlib.util.find_spec(library):
+            by_hand[f"LeNet in {library.capitalize()}"] = build()
+        else:
+            print(f"  {library.capitalize()} is not installed: pip install {library}")
     for name, model in by_hand.items():
         own, slow = of_model(model), of_model(unreplaced(model))
         line = f"  {name}: by hand {own:.3f}, with the library's gradients {slow:.3f} ({slow / own:.1f} x slower)"
         if name == "FEMNIST network":
             line += f", built in {built_in:.3f} (by hand {own / built_in:.2f} x)"
-        if networks:
+        if name in networks:
             read, eager = of_model(imported(networks[name])), of_torch(networks[name])
             line += f", imported {read:.3f}, PyTorch {eager:.3f} ({eager / own:.2f} and {eager / read:.2f} x slower)"
         print(line, flush=True)

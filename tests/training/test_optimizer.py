@@ -107,6 +107,17 @@ def test_the_response_is_what_the_update_holds_of_every_gradient(name):
     np.testing.assert_allclose(weights["a"]["b"], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("settings", [{"drop_last": True}, {"rate_schedule": "cosine"}, {"gradient_clip": 1.0}])
+def test_the_response_of_sgd_without_memory_is_its_rates(settings):
+    """For as many steps as no impulses could be sent through."""
+    training = LocalTraining(**settings)
+    schedule = Schedule(10**6 + 1, 2, 2, training.drop_last)
+    assert schedule.local_steps == 10**6 + (0 if training.drop_last else 2)
+    known = response(training, RATE, schedule)
+    np.testing.assert_allclose(known.coefficients * RATE, training.step_sizes(RATE, schedule).rate)
+    assert known.kept == 1.0
+
+
 def distance(model, training, weights, images, segments=1):
     """How far training on other images ends from weights that are a little larger everywhere."""
     batches = batches_of(training)._replace(images=images)

@@ -42,7 +42,7 @@ def response(training: LocalTraining, learning_rate: float, schedule: Schedule) 
     if training.is_adam:
         decay = training.weight_decay if training.optimizer == "adamw" else 0.0
         return Response(sizes.rate / learning_rate, float(np.prod(1 - sizes.rate * decay)))
-    if training.of_gradient == training.local:
+    if not (training.momentum or training.weight_decay or training.proximal_weight):
         return Response(sizes.rate / learning_rate, 1.0)
     linear = LocalTraining(
         momentum=training.momentum,
