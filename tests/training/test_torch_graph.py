@@ -109,16 +109,6 @@ def test_new_running_statistics_are_torchs_and_ignore_masked_images():
         assert_close(found.logits[:3], right["logits"], "the logits")
 
 
-def test_the_state_dict_has_the_order_of_the_modules_though_one_has_only_buffers():
-    export = read_torch_export(FILES / "resnet_batch_norm.pt2")
-    # As torch exports a network whose first batch normalisation has affine=False.
-    affine = ("1.weight", "1.bias")
-    plain = replace(export, parameters={key: name for key, name in export.parameters.items() if name not in affine})
-    expected = [name for name in TorchGraph(export).state_names if name not in affine]
-    assert expected[:3] == ["0.weight", "1.running_mean", "1.running_var"]
-    assert list(TorchGraph(plain).state_names) == expected
-
-
 def lenet_with(*inserted):
     """The export of lenet with these nodes before its last layer, which reads the result of the last one."""
     export = read_torch_export(FILES / "lenet.pt2")
@@ -251,6 +241,32 @@ def test_images_of_a_free_or_an_absurd_size_get_one_sentence(tmp_path):
         wb.models.from_torch_export(free)
     with pytest.raises(wb.DataError, match="more than 16777216 numbers each"):
         wb.models.from_torch_export(resize({"as_int": 100_000}))
+
+
+def test_a_module_that_has_only_running_statistics_keeps_its_place(tmp_path):
+    affine = {"1.weight", "1.bias"}
+
+    def without_affine(tree):
+        """As torch exports a network whose first batch normalisation has affine=False."""
+        signature, graph = tree["graph_module"]["signature"], tree["graph_module"]["graph"]
+        kept = [s for s in signature["input_specs"] if s.get("parameter", {}).get("parameter_name") not in affine]
+        signature["input_specs"] = kept
+        for argument in next(node for node in graph["nodes"] if "batch_norm" in node["target"])["inputs"]:
+            if argument["name"] in ("weight", "bias"):
+                argument["arg"] = {"as_none": True}
+
+    whole = wb.models.from_torch_export(FILES / "resnet_batch_norm.pt2")
+    path = rewritten(tmp_path, "resnet_batch_norm", model=in_json(without_affine))
+    model, right = wb.models.from_torch_export(path), torch_numbers("resnet_batch_norm")
+    assert model.layer_names == whole.layer_names
+    assert model.state_names == tuple(name for name in whole.state_names if name not in affine)
+    assert model.state_names[:3] == ("0.weight", "1.running_mean", "1.running_var")
+    weights = model.init()
+    assert set(weights["1"]) == {"running_mean", "running_var"}
+    assert np.all(whole.init()["1"]["weight"] == 1)
+    logits, statistics = model.train_logits(weights, right["images"], jnp.ones(3, bool))
+    assert_close(logits, right["logits"], "the logits")
+    assert_close(statistics["1"]["running_mean"], right["statistic/1.running_mean"], "the running mean")
 
 
 def test_batch_normalisation_without_running_statistics_gets_one_sentence(tmp_path):

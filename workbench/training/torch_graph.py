@@ -159,7 +159,9 @@ class TorchGraph:
     def layer_names(self) -> tuple[str, ...]:
         """From the input to the output."""
         used = dict.fromkeys(value for node in self._nodes for value in _names(node))
-        names = [self.export.parameters[value] for value in used if value in self.export.parameters]
+        statistics = {value: name for value, name in self.export.buffers.items() if name in self._statistics}
+        owners = self.export.parameters | statistics
+        names = [owners[value] for value in used if value in owners]
         last = self._layer_of(self._last)
         layers = dict.fromkeys(self.place(name)[0] for name in names)
         return (*(layer for layer in layers if layer != last), str(last))
