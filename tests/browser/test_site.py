@@ -108,6 +108,11 @@ def test_a_reader_finds_the_course_the_api_and_the_results(page, site):
         if name.startswith("2 "):
             expect(page.locator("math").first).to_be_visible()
             expect(page.locator(".cell_output img").first).to_be_visible()
+            answers = page.locator("details.hide")
+            expect(answers).to_have_count(2)
+            expect(answers.locator("pre").first).to_be_hidden()
+            expect(page.locator("pre", has_text="off = abs")).to_have_count(1)
+            expect(page.locator("pre", has_text="assert off")).to_have_count(0)
         if name == "Attacks":
             expect(page.locator(r"#workbench\.AttackSession")).to_be_visible()
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +87,17 @@ def test_kernels_of_the_lab_keep_what_jax_compiles_unless_the_user_has_a_cache(m
     lab.keep_compiled()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == (own or str(tmp_path / "compiled"))
     assert os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == ("7" if own else "0")
+
+
+@pytest.mark.slow
+def test_notebooks_are_run_with_their_metadata_kept_and_without_views(tmp_path):
+    import run_notebooks
+
+    bar = "from workbench.progress import progress_bar\n\nwith progress_bar(total=2) as bar:\n    bar.update(2)\n1 + 1"
+    hidden = {"jupyter": {"source_hidden": True}, "tags": ["remove-cell"]}
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(bar, metadata=hidden)])
+    nbformat.write(notebook, tmp_path / "small.ipynb")
+    run_notebooks.run(tmp_path / "small.ipynb")
+    (cell,) = nbformat.read(tmp_path / "small.ipynb", as_version=4).cells
+    assert cell.metadata == hidden
+    assert [output.data for output in cell.outputs] == [{"text/plain": "2"}]
