@@ -9,6 +9,7 @@ from PIL import Image
 import workbench as wb
 from workbench.errors import ConfigError, DataError
 from workbench.views import charts
+from workbench.views.figures import lines_figure
 
 
 def pixels(picture):
@@ -41,9 +42,15 @@ def test_positions_scales_and_levels_change_the_picture():
         charts.lines(curves, level=("limit", 50.0), **WORDS),
         charts.lines(placed, **WORDS),
         charts.lines(curves, is_map=True, **WORDS),
+        charts.lines(curves, is_scatter=True, **WORDS),
     ):
         drawn = pixels(other)
         assert drawn.shape != plain.shape or (drawn != plain).any()
+
+
+def test_a_scatter_has_only_markers_however_many_points():
+    (drawn,) = lines_figure({"a": np.arange(50)}, is_scatter=True, **WORDS).axes[0].lines
+    assert (drawn.get_linestyle(), drawn.get_marker(), drawn.get_markersize() > 0) == ("None", "o", True)
 
 
 @pytest.mark.parametrize(

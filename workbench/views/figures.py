@@ -344,6 +344,7 @@ def lines_figure(
     y: str,
     is_log: bool = False,
     is_map: bool = False,
+    is_scatter: bool = False,
     level: tuple[str, float] | Mapping[str, float] | None = None,
     theme: str = "light",
 ) -> Figure:
@@ -356,6 +357,7 @@ def lines_figure(
         y: label with unit.
         is_log: whether the y axis is logarithmic.
         is_map: whether both axes have the same scale, for paths in a plane.
+        is_scatter: whether the points stay unconnected.
         level: the name and height of a horizontal reference line, or those of several.
         theme: ``light`` or ``dark``.
     """
@@ -367,7 +369,8 @@ def lines_figure(
     points = {name: _points(name, values) for name, values in curves.items()}
     for name, (at, heights) in points.items():
         colour, mark, style = looks[name]
-        line, size = style if len(at) > 1 else "none", 5 if len(at) <= 40 else 0
+        line = "none" if is_scatter or len(at) == 1 else style
+        size = 5 if is_scatter or len(at) <= 40 else 0
         axes.plot(at, heights, linestyle=line, marker=mark, markersize=size, color=colour, label=name)
     if is_log:
         axes.set_yscale("log")
