@@ -1,7 +1,7 @@
 """Makes the files beside it with torch 2.13, as a client elsewhere would (python assets/update/make.py).
 
-A network with strides and GELU, exported; its weights before and after a client's training on eight coloured shapes,
-by SGD with momentum.
+Coloured shapes of two clients; a network with strides and GELU, exported; its weights before and after the first
+client's training on eight of its shapes, by SGD with momentum.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def shape(kind, place, size, colour):
-    """The same drawings as in the notebook."""
+    """One drawing of 16 by 16 pixels."""
     y, x = np.mgrid[:16, :16] - np.array(place)[:, None, None]
     far, near = np.maximum(abs(x), abs(y)), np.minimum(abs(x), abs(y))
     masks = (x**2 + y**2 <= size**2, far <= size, near <= 1, abs(x - y) <= 1, abs(far - size) <= 1, y > 0)
@@ -40,6 +40,8 @@ def main():
     rng = np.random.default_rng(4)
     labels = np.arange(24) % 6
     images = [shape(kind, rng.integers(5, 11, 2), rng.integers(3, 6), rng.uniform(0, 0.8, 3)) for kind in labels]
+    arrays = {"images": np.float32(images), "labels": labels, "clients": np.arange(24) // 12}
+    np.savez_compressed(HERE / "images.npz", **arrays)
     x = torch.tensor(np.float32(images[:8]).transpose(0, 3, 1, 2) * 2 - 1)
     y = torch.tensor(labels[:8])
     torch.manual_seed(0)
