@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "layer.h"
 #include "memory.h"
@@ -196,9 +197,8 @@ inline void kernel_gradient(const Team& team, const Chain& chain, int index, con
       const int filter = unit / (parts * rows) * kVectors * kLanes, part = unit / rows % parts, row = unit % rows;
       const int first_line = lines * part / parts, last_line = lines * (part + 1) / parts;
       const bool is_bias = row == l.size * blocks;
-      const int kernel_row = row / blocks, block = row % blocks;
-      const int first = is_bias ? 0 : run_rows * block / blocks;
-      const int count = is_bias ? 1 : run_rows * (block + 1) / blocks - first;
+      const int kernel_row = row / blocks;
+      const auto [first, count] = is_bias ? std::pair(0, 1) : block_of(run_rows, row % blocks);
       int num_runs = 0;
       for (int term = 0; term < (is_bias ? 1 : num_terms); ++term)
         for (int line = first_line; line < last_line; ++line) {

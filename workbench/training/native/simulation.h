@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "chain.h"
@@ -54,8 +55,9 @@ inline std::unique_ptr<Layer> make_layer(const Chain& chain, int index, Shared& 
 class Simulation {
  public:
   // Arrays of weights are (kernel, bias) of every layer; `adjoint` is null in the forward pass.
-  Simulation(const Chain& chain, const Batches& batches, const float* const* weights, const float* const* adjoint)
-      : chain_(chain), batches_(batches), cores_(cores_for_threads()) {
+  Simulation(const Chain& chain, const Batches& batches, const float* const* weights, const float* const* adjoint,
+             std::vector<int> cores = cores_for_threads())
+      : chain_(chain), batches_(batches), cores_(std::move(cores)) {
     const bool has_derivative = adjoint != nullptr;
     shared_.images = arena_.take(chain.images * chain.layers[0].in.image);
     shared_.weights = take_weights(weights);
