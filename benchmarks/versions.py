@@ -69,8 +69,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        return serve(options)
+    serve(options) if options.serve else compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
     before, now = Version(options.before.resolve()), Version(HERE.parents[1])
     pairs = [(before.seconds(), now.seconds()) for _ in range(options.rounds)]
     earlier, later = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
