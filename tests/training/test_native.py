@@ -16,6 +16,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import native_check
 import numpy as np
 import pytest
 
@@ -257,6 +258,19 @@ def test_compilers_and_sanitizers_find_nothing():
     done = subprocess.run([sys.executable, tool], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok " in done.stdout, f"everything was skipped: {done.stdout}"
+
+
+def test_every_compiler_is_found_once(monkeypatch, tmp_path):
+    for name in ("g++-12", "clang++-14", "clang++-15", "g++-notes", "x86_64-g++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "g++").symlink_to(tmp_path / "g++-12")
+    (tmp_path / "clang++-16").write_text("not a program")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert native_check.compilers() == ["ccache g++", "clang++-14", "clang++-15", "g++"]
+    monkeypatch.delenv("CXX")
+    assert native_check.compilers() == ["clang++-14", "clang++-15", "g++"]
 
 
 def conv(kernel_shape, last_inputs, **options):
