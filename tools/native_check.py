@@ -55,7 +55,7 @@ def check_format() -> bool:
 
 def compilers() -> list[str]:
     """$CXX, and every GCC and Clang of the path, each once: `g++` is often a link to `g++-12`."""
-    found = {}
+    found: dict[tuple[str, Path], str] = {}
     for folder in map(Path, os.get_exec_path()):
         for file in sorted(folder.glob("*++*")):
             if (kind := re.fullmatch(r"(g|clang)\+\+(-[0-9]+)?", file.name)) and os.access(file, os.X_OK):

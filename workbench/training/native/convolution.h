@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "layer.h"
@@ -34,15 +35,17 @@ void convolve_row(const Term* terms, int num_terms, const Grid& in, int first_y,
 
 // ReLU. The forward pass (`is_derivative` false) stores where it is active, and the backward pass reads it.
 template <bool is_derivative>
-inline Vec activated(Vec value, Bits& active) {
+using Active = std::conditional_t<is_derivative, const Bits, Bits>;
+template <bool is_derivative>
+inline Vec activated(Vec value, Active<is_derivative>& active) {
   if constexpr (!is_derivative) active = positive(value);
   return only(value, active);
 }
 
 // One output row of a layer: convolution, bias, ReLU and, if the layer has it, pooling.
 template <int kVectors, bool is_derivative>
-void activated_row(const LayerShape& l, const Term* terms, int num_terms, const float* bias, Bits* active,
-                   const Grid& next, float* out, float* rows, int m, int y, int filter) {
+void activated_row(const LayerShape& l, const Term* terms, int num_terms, const float* bias,
+                   Active<is_derivative>* active, const Grid& next, float* out, float* rows, int m, int y, int filter) {
   constexpr int kWidth = kVectors * kLanes;
   const int num_rows = l.pool ? 2 : 1;
   for (int r = 0; r < num_rows; ++r) {
@@ -70,7 +73,7 @@ void activated_row(const LayerShape& l, const Term* terms, int num_terms, const 
 
 template <bool is_derivative>
 void convolution_layer(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                       const float* bias, Bits* active, float* out, float* rows) {
+                       const float* bias, Active<is_derivative>* active, float* out, float* rows) {
   const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   with_vectors(l.filters, [&](auto vectors) {
@@ -241,8 +244,8 @@ class DirectConvolution final : public ConvolutionLayer {
 
   void forward(const Team& team, const Step& step) override {
     const Term term{input(step), weights().kernel};
-    convolution_layer<false>(team, chain_, index_, &term, 1, weights().bias, active(step), next_input(step),
-                             rows(team));
+    convolution_layer<false>(team, chain_, index_, &term, 1, weights().bias, set_active(step),
+                             step.slot + next_->input_at, rows(team));
   }
 
   void backward(const Team& team, const Step& step) override {

@@ -174,7 +174,7 @@ struct TiledTerm {
 // A convolution with bias, ReLU and pooling.
 template <bool is_derivative>
 void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTerm* given, int num_terms,
-                 const float* bias, Bits* active, float* out, float* products) {
+                 const float* bias, Active<is_derivative>* active, float* out, float* products) {
   const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   const int total = chain.images * l.num_tiles();
@@ -335,7 +335,8 @@ class TiledConvolution final : public ConvolutionLayer {
 
   void forward(const Team& team, const Step& step) override {
     const TiledTerm term{input(step), tiles_[false], kernel_[false]};
-    tiled_layer<false>(team, chain_, index_, &term, 1, weights().bias, active(step), next_input(step), rows(team));
+    tiled_layer<false>(team, chain_, index_, &term, 1, weights().bias, set_active(step), step.slot + next_->input_at,
+                       rows(team));
   }
 
   void backward(const Team& team, const Step& step) override {
