@@ -263,6 +263,7 @@ class DirectConvolution final : public ConvolutionLayer {
   }
 
   void backward_derivative(const Team& team, const Step& step) override {
+    set_gradient(team, next_gradient(step), step, false);
     set_gradient(team, next_gradient_dot(), step, true);
     team.meet();
     const Term change[] = {{input(step), spread_[true]}, {input_dot(), spread_[false]}};
@@ -287,7 +288,7 @@ class DirectConvolution final : public ConvolutionLayer {
   void set_kernel(const Team& team, const float* kernel, bool is_dot) override {
     if (!is_first()) flip_kernel(team, l_, kernel, flipped_[is_dot]);
   }
-  void set_gradient(const Team& team, const float* gradient, const Step& step, bool is_dot) override {
+  void set_gradient(const Team& team, const float* gradient, const Step& step, bool is_dot) {
     spread_gradient(team, chain_, index_, gradient, active(step), spread_[is_dot]);
   }
 

@@ -109,16 +109,14 @@ class ConvolutionLayer : public Layer {
     set_kernel(team, kernel, false);
   }
   void begin_derivative(const Team& team, const Step& step) override {
-    set_gradient(team, next_gradient(step), step, false);
     set_kernel(team, kept_kernel(step), false);
     set_kernel(team, adjoint().kernel, true);
   }
   int64_t num_row_floats() const override { return int64_t(2) * l_.out_width * 2 * kLanes; }
 
  protected:
-  // The operands that depend on a kernel and on the gradient at the output, or on their dots.
+  // The operands that depend on a kernel, or on its dot.
   virtual void set_kernel(const Team&, const float* kernel, bool is_dot) = 0;
-  virtual void set_gradient(const Team&, const float* gradient, const Step&, bool is_dot) = 0;
 
   const float* kept_kernel(const Step& step) const { return step.kept + l_.kernel_at; }
   const Bits* active(const Step& step) const { return reinterpret_cast<const Bits*>(step.kept + l_.active_at); }
