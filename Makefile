@@ -56,9 +56,10 @@ lint: $(READY)  ## ruff, notebooks included, and which module may import which
 types: $(READY)  ## mypy, strict
 	$(RUN) -m mypy
 
-format: $(READY)  ## put everything into ruff's format
+format: $(READY)  ## put everything into the format of ruff and clang-format
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
+	.venv/bin/clang-format -i workbench/training/native/*.h workbench/training/native/*.cc tests/training/*.cc
 
 native-check: $(READY)  ## warnings, format and sanitizers of the C++ code, with the tools that are installed
 	@$(RUN) tools/native_check.py

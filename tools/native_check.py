@@ -7,9 +7,11 @@ UndefinedBehaviorSanitizer, and under ThreadSanitizer. What is skipped is printe
 
 import os
 import platform
-import shutil
+import re
+import shlex
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -46,48 +48,56 @@ def skip(name: str, reason: str) -> bool:
 
 
 def check_format() -> bool:
-    formatter = shutil.which("clang-format")
-    if formatter is None:
-        return skip("format", "clang-format is not installed")
     files = [*sorted(NATIVE.glob("*.h")), *sorted(NATIVE.glob("*.cc")), PROGRAM]
-    return check("format", formatter, "--dry-run", "--Werror", *files)
+    # Of this environment, because every version has a format of its own.
+    return check("format", Path(sysconfig.get_path("scripts")) / "clang-format", "--dry-run", "--Werror", *files)
+
+
+def compilers() -> list[str]:
+    """$CXX, and every GCC and Clang of the path, each once: `g++` is often a link to `g++-12`."""
+    found: dict[tuple[str, Path], str] = {}
+    for folder in map(Path, os.get_exec_path()):
+        for file in sorted(folder.glob("*++*")):
+            if (kind := re.fullmatch(r"(g|clang)\+\+(-[0-9]+)?", file.name)) and os.access(file, os.X_OK):
+                found.setdefault((kind[1], file.resolve()), file.name)
+    return list(dict.fromkeys(filter(None, (os.environ.get("CXX"), *found.values()))))
 
 
 def check_warnings(compiler: str, folder: Path) -> bool:
     """Each header alone, and the library with all optimisations, which find more."""
-    alone = folder / "alone.cc"
+    alone, command = folder / "alone.cc", shlex.split(compiler)
     results = []
     for header in sorted(NATIVE.glob("*.h")):
         alone.write_text(f'#include "{header.name}"\n')
-        results.append(check(f"{compiler}: {header.name} alone", compiler, *STRICT, "-fsyntax-only", alone))
+        results.append(check(f"{compiler}: {header.name} alone", *command, *STRICT, "-fsyntax-only", alone))
     for flags in VECTORS:
-        command = (compiler, *STRICT, "-O3", "-fPIC", *flags, "-isystem", jax.ffi.include_dir(), "-c", "-o", os.devnull)
+        options = ("-O3", "-fPIC", *flags, "-isystem", jax.ffi.include_dir(), "-c", "-o", os.devnull)
         name = " ".join((f"{compiler}: warnings", *flags))
-        results.append(check(name, *command, NATIVE / "simulation.cc"))
+        results.append(check(name, *command, *STRICT, *options, NATIVE / "simulation.cc"))
     return all(results)
 
 
 def check_sanitizers(compiler: str, folder: Path) -> bool:
-    results = []
+    results, command = [], shlex.split(compiler)
     empty, made = folder / "empty.cc", folder / "program"
     empty.write_text("int main() {}\n")
     for sanitizer in SANITIZERS:
         name, flag = f"{compiler}: {sanitizer} sanitizer", f"-fsanitize={sanitizer}"
-        if run(compiler, flag, empty, "-o", made).returncode or run(made).returncode:
+        if run(*command, flag, empty, "-o", made).returncode or run(made).returncode:
             results.append(skip(name, f"{compiler} cannot make a program with {flag}"))
             continue
-        command = (compiler, *STRICT, "-O1", "-g", "-march=native", "-fno-sanitize-recover=all", flag)
-        results.append(check(f"{name}, compiling", *command, PROGRAM, "-o", made) and check(name, made))
+        options = ("-O1", "-g", "-march=native", "-fno-sanitize-recover=all", flag)
+        is_made = check(f"{name}, compiling", *command, *STRICT, *options, PROGRAM, "-o", made)
+        results.append(is_made and check(name, made))
     return all(results)
 
 
 def main() -> None:
     results = [check_format()]
     with tempfile.TemporaryDirectory() as folder:
-        for compiler in ("g++", "clang++"):
-            if shutil.which(compiler) is None:
-                results.append(skip(compiler, "it is not installed"))
-                continue
+        if not (found := compilers()):
+            skip("everything else", "there is no C++ compiler")
+        for compiler in found:
             results += [check_warnings(compiler, Path(folder)), check_sanitizers(compiler, Path(folder))]
     sys.exit(0 if all(results) else 1)
 

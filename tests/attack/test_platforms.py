@@ -5,13 +5,14 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from jax import export
+from jax import export, lax
 
 import workbench as wb
 from workbench.attack.methods import METHODS
 from workbench.attack.prepare import prepare
 from workbench.attack.step import run
 from workbench.data.dataset import Normalization
+from workbench.training import convolutions
 
 NETWORKS = {
     "femnist_cnn": wb.models.femnist_cnn(),
@@ -24,11 +25,9 @@ NETWORKS = {
 pytestmark = pytest.mark.usefixtures("compiled_library")
 
 
-def step_program(platform, network, method):
-    """One step of an attack on two epochs of two batches, lowered for a platform."""
-    model = NETWORKS[network]
+def observation_of(model):
     channels = model.image_shape[-1]
-    observation = wb.Observation(
+    return wb.Observation(
         server_weights=model.init(0),
         client_weights=model.init(1),
         image_shape=model.image_shape,
@@ -39,6 +38,12 @@ def step_program(platform, network, method):
         batch_size=2,
         learning_rate=0.1,
     )
+
+
+def step_program(platform, network, method):
+    """One step of an attack on two epochs of two batches, lowered for a platform."""
+    model = NETWORKS[network]
+    observation = observation_of(model)
     counts = np.bincount([0, 1, 2, 2], minlength=model.num_classes)
     config = wb.AttackConfig(method=method, steps=1, warm_start_steps=0)
     attack = prepare(model, observation, config, label_counts=counts)
@@ -72,6 +77,38 @@ def check(network, method):
 @pytest.mark.parametrize("network", ["femnist_cnn", "cifar100_cnn"])
 def test_a_step_for_a_gpu_contains_no_call_of_the_library_and_one_for_a_cpu_does(network):
     check(network, "ours_prior")
+
+
+@pytest.mark.parametrize("network", ["mlp", pytest.param("femnist_cnn", marks=pytest.mark.slow)])
+def test_the_default_device_does_not_decide(network, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    check(network, "ours_prior")
+
+
+@pytest.mark.parametrize("network", ["mlp", "convolution"])
+def test_a_session_on_a_cpu_beside_a_gpu_is_as_fast_as_without(network, monkeypatch):
+    """It calls the library, and the convolutions of a custom network are replaced."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    used = []
+    for module, name in ((jax.ffi, "ffi_call"), (convolutions, "_convolution")):
+        replaced = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, _of=replaced, _name=name, **k: used.append(_name) or _of(*a, **k))
+    # A shape that no other test has, so that it is traced.
+    mlp = wb.models.mlp((8, 8, 1), (31,), 10)
+
+    def blurred(images):
+        kernel = np.full((3, 3, 1, 1), 1 / 9, np.float32)
+        return lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    model = mlp
+    if network == "convolution":
+        apply, features = (lambda w, x, f=f: f(w, blurred(x)) for f in (mlp.apply, mlp.features))
+        model = wb.models.Model("blurred", (8, 8, 1), 10, mlp.layer_names, mlp.init, apply, features)
+    observation = observation_of(model)
+    counts = np.bincount([0, 1, 2, 2], minlength=10)
+    used.clear()
+    wb.AttackSession(model, observation, wb.AttackConfig("ours_prior", 1), label_counts=counts, device="cpu").step()
+    assert set(used) == {"ffi_call" if network == "mlp" else "_convolution"}
 
 
 @pytest.mark.slow

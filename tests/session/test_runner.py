@@ -313,9 +313,17 @@ LEAVING = {
 
 
 @pytest.mark.parametrize("name", LEAVING)
-def test_leaving_the_interpreter_never_hangs(start_process, name):
+@pytest.mark.usefixtures("compiled_library")
+def test_leaving_the_interpreter_never_hangs(start_process, cores, name):
+    """While the compiled library computes with a team of threads."""
     process = start_process(f"""
-        session = make_session(config=wb.AttackConfig(steps=10**6))
+        from workbench.training import native
+        if {cores}:
+            os.sched_setaffinity(0, {cores})
+        model = wb.models.mlp(widths=(512, 256))
+        observation = wb.client_update(model, model.init(), client, wb.ClientConfig(epochs=4, batch_size=1))
+        assert native.kept_floats(model.chain, model.image_shape, 1), "the library is not used"
+        session = make_session(config=wb.AttackConfig("ours_prior", steps=10**6))
         runner = wb.SessionRunner(session)
 
         def going():

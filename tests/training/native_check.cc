@@ -223,16 +223,17 @@ struct Results {
   Floats images;
 };
 
-Results run(const Client& client) {
+Results run(const Client& client, int num_threads = 1) {
   const std::vector<int64_t> numbers = client.network.numbers();
   const auto chain = workbench::make_chain(numbers.data(), static_cast<int64_t>(numbers.size()), client.images);
   const workbench::Batches batches{client.steps, client.pixels.data(), client.labels.data(), client.share.data(),
                                    static_cast<float>(kRate)};
+  const std::vector<int> cores(num_threads, workbench::kAnyCore);
   Results results{client.weights, client.weights, Floats(client.pixels.size())};
   Floats trajectory(client.steps * chain.slot);
-  workbench::Simulation(chain, batches, readable(client.weights).data(), nullptr)
+  workbench::Simulation(chain, batches, readable(client.weights).data(), nullptr, cores)
       .train(trajectory.data(), client.steps, writable(results.final).data());
-  workbench::Simulation(chain, batches, readable(results.final).data(), readable(client.adjoint).data())
+  workbench::Simulation(chain, batches, readable(results.final).data(), readable(client.adjoint).data(), cores)
       .go_back(trajectory.data(), writable(results.before).data(), results.images.data());
   return results;
 }
@@ -269,42 +270,50 @@ bool is_same(const Results& a, const Results& b) {
   return a.final == b.final && a.before == b.before && a.images == b.images;
 }
 
+// On any core, so that there are teams also where this program may use only one.
+void check_teams(const Client& client, const Results& alone) {
+  for (const int num_threads : {2, 3})
+    check(is_same(run(client, num_threads), alone),
+          client.network.name + " differs with " + std::to_string(num_threads) + " threads");
+}
+
 void check_several_at_once(const std::vector<Client>& clients, const std::vector<Results>& alone) {
   std::vector<Results> together(clients.size());
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < clients.size(); ++i) threads.emplace_back([&, i] { together[i] = run(clients[i]); });
+  for (size_t i = 0; i < clients.size(); ++i) threads.emplace_back([&, i] { together[i] = run(clients[i], 2); });
   for (std::thread& thread : threads) thread.join();
   for (size_t i = 0; i < clients.size(); ++i)
     check(is_same(together[i], alone[i]), clients[i].network.name + " differs beside others");
 }
 
+void check_refused(const std::vector<int64_t>& numbers, const std::string& name) {
+  try {
+    workbench::make_chain(numbers.data(), static_cast<int64_t>(numbers.size()), 3);
+  } catch (const workbench::Unsupported&) {
+    return;
+  }
+  check(false, name + " is not refused");
+}
+
 void check_refusals() {
-  const Network good = networks()[0];
-  for (size_t i = 0; i < good.numbers().size(); ++i)
-    for (const int64_t value : {int64_t(-1), int64_t(1) << 62, int64_t(1) << 23}) {
-      std::vector<int64_t> numbers = good.numbers();
+  const std::vector<int64_t> good = networks()[0].numbers();
+  const int64_t large = int64_t(1) << 23;
+  for (size_t i = 0; i < good.size(); ++i)
+    for (const int64_t value : {int64_t(-1), int64_t(1) << 62, large}) {
+      std::vector<int64_t> numbers = good;
       numbers[i] = value;
       // Any number but 0 means yes, and a network may have many classes.
       const size_t field = i < 3 ? 1 : (i - 3) % 8;
-      const bool is_allowed = field == 0 || field == 6 || field == 7 || i == good.numbers().size() - 4;
-      if (value == int64_t(1) << 23 && is_allowed) continue;
-      bool is_refused = false;
-      try {
-        workbench::make_chain(numbers.data(), static_cast<int64_t>(numbers.size()), 3);
-      } catch (const workbench::Unsupported&) {
-        is_refused = true;
-      }
-      check(is_refused, "number " + std::to_string(i) + " = " + std::to_string(value) + " is not refused");
+      const bool is_allowed = field == 0 || field == 6 || field == 7 || i == good.size() - 4;
+      if (value == large && is_allowed) continue;
+      check_refused(numbers, "number " + std::to_string(i) + " = " + std::to_string(value));
     }
-  for (int64_t count = 0; count < static_cast<int64_t>(good.numbers().size()); ++count) {
-    bool is_refused = false;
-    try {
-      workbench::make_chain(good.numbers().data(), count, 3);
-    } catch (const workbench::Unsupported&) {
-      is_refused = true;
-    }
-    check(is_refused, std::to_string(count) + " numbers are not refused");
-  }
+  for (size_t count = 0; count < good.size(); ++count)
+    check_refused({good.begin(), good.begin() + static_cast<int64_t>(count)}, std::to_string(count) + " numbers");
+  // Their product has more than 64 bits.
+  std::vector<int64_t> huge = good;
+  std::fill(huge.begin(), huge.begin() + 3, large);
+  check_refused(huge, "an image of 2^69 numbers");
 }
 
 }  // namespace
@@ -313,11 +322,15 @@ int main() {
   std::vector<Client> clients;
   std::vector<Results> alone;
   for (const Network& network : networks())
-    for (const int images : {1, 3}) {
-      clients.emplace_back(network, 3, images);
-      alone.push_back(run(clients.back()));
-      check_numbers(clients.back(), alone.back());
-    }
+    for (const int images : {1, 3}) clients.emplace_back(network, 3, images);
+  // More rows of a kernel, times blocks of them, than 32 bits count.
+  clients.emplace_back(Network{"wide", 1, 1, 200000, {convolution(1, 200000, 16, 0, false), dense(16, 3, false)}}, 1,
+                       1);
+  for (const Client& client : clients) {
+    alone.push_back(run(client));
+    check_numbers(client, alone.back());
+    check_teams(client, alone.back());
+  }
   check_several_at_once(clients, alone);
   check_refusals();
   std::printf("%zu clients are right\n", clients.size());

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import export
 
-from workbench.training.by_platform import by_platform
+from workbench.training.by_platform import by_platform, default_platform
 
 NUMBERS = jnp.asarray([1.0, 2.0, 4.0])
 
@@ -52,3 +52,25 @@ def test_it_is_batched_compiled_and_run_at_once_with_the_same_results(axes):
 def test_it_has_no_derivative():
     with pytest.raises(NotImplementedError, match="by_platform"):
         jax.grad(lambda x: doubled_on_cpus(x).sum())(NUMBERS)
+
+
+def test_outside_jit_it_is_compiled_once():
+    traces = []
+
+    def cpu(numbers, *, factor):
+        traces.append(factor)
+        return factor * numbers
+
+    for factor in (2, 2, 3):
+        found = by_platform(cpu, jnp.sin, NUMBERS, NUMBERS, factor=factor)
+        np.testing.assert_array_equal(found, factor * NUMBERS)
+    assert traces == [2, 3]
+
+
+def test_the_default_platform_is_that_of_the_default_device(monkeypatch):
+    assert default_platform() == "cpu"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert default_platform() == "gpu"
+    for device in ("cpu", jax.devices("cpu")[0]):
+        with jax.default_device(device):
+            assert default_platform() == "cpu"

@@ -3,11 +3,14 @@
 That the JAX version is exact is shown in tests/attack/test_gradient.py.
 """
 
+import _ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +56,15 @@ NETWORKS = {
             Layer("e", (3 * 4 * 16, 5), relu=False),
         ),
         (6, 8, 2),
+    ),
+    "two tiled layers": (
+        (
+            Layer("a", (2, 2, 1, 16), padding=1),
+            Layer("b", (3, 3, 16, 16), padding=0),
+            Layer("c", (3, 3, 16, 16), padding=1, pool=True),
+            Layer("d", (2 * 2 * 16, 3), relu=False),
+        ),
+        (5, 5, 1),
     ),
     "linear": ((Layer("only", (12, 4), relu=False),), (2, 3, 2)),
 }
@@ -247,6 +259,21 @@ def test_compilers_and_sanitizers_find_nothing():
     assert "ok " in done.stdout, f"everything was skipped: {done.stdout}"
 
 
+def test_every_compiler_is_found_once(monkeypatch, tmp_path):
+    import native_check  # of tools/, which the programs above do not see
+
+    for name in ("g++-12", "clang++-14", "clang++-15", "g++-notes", "x86_64-g++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "g++").symlink_to(tmp_path / "g++-12")
+    (tmp_path / "clang++-16").write_text("not a program")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert native_check.compilers() == ["ccache g++", "clang++-14", "clang++-15", "g++"]
+    monkeypatch.delenv("CXX")
+    assert native_check.compilers() == ["clang++-14", "clang++-15", "g++"]
+
+
 def conv(kernel_shape, last_inputs, **options):
     return Layer("a", kernel_shape, **options), Layer("b", (last_inputs, 5), relu=False)
 
@@ -279,7 +306,7 @@ from test_native import NETWORKS, RATE, a_client
 from workbench.training import native
 from workbench.training.native import binding
 
-layers, image_shape = NETWORKS["mlp"]
+layers, image_shape = NETWORKS[sys.argv[2]]
 weights, batches, direction = a_client(layers, image_shape, 2, 4, 2, jnp.float32)
 floats = native.kept_floats(layers, image_shape, 2)
 network = binding._network(layers, image_shape)
@@ -310,11 +337,15 @@ def changed(**numbers):
     return other
 
 networks = {
-    "empty": network[:0], "no layers": network[:3], "cut": network[:-1], "wider": changed(_7=3000),
-    "negative": changed(_0=-5), "huge": changed(_0=2**62), "large": changed(_0=2**23, _1=2**23, _2=2**23),
-    "no class": changed(_23=0), "other images": changed(_0=6), "pooling": changed(_10=1), "padding": changed(_8=-1),
-    "a convolution": changed(_3=0), "no ReLU": changed(_9=0),
+    "empty": network[:0], "no layers": network[:3], "cut": network[:-1], "other images": changed(_0=image_shape[0] + 1),
+    "large": changed(_0=2**23, _1=2**23, _2=2**23), "no class": changed(**{f"_{len(network) - 4}": 0}),
+    **{f"number {i}": changed(**{f"_{i}": (-1) ** i * 2**62}) for i in range(len(network))},
 }
+if layers[0].is_dense:
+    networks |= {
+        "wider": changed(_7=3000), "pooling": changed(_10=1), "padding": changed(_8=-1), "a convolution": changed(_3=0),
+        "no ReLU": changed(_9=0),
+    }
 count = 0
 for name, (arguments, results, settings) in right.items():
     called(name, arguments, results, **settings)
@@ -335,11 +366,23 @@ for name, (arguments, results, settings) in right.items():
             wrong[f"{kind}: {how}"] = (*pair, settings)
     if "keep" in settings:
         wrong["keep: another"] = (arguments, results, {**settings, "keep": False})
+    # XLA itself refuses wrong attributes.
+    for how, others in {
+        "no attributes": {},
+        "one attribute more": {**settings, "other": 1},
+        "32 bits": {**settings, "network": network.astype(np.int32)},
+        "floats": {**settings, "network": network.astype(np.float64)},
+        "a number": {**settings, "network": 3},
+        "a text": {**settings, "network": "mlp"},
+        **({"keep as a number": {**settings, "keep": 1}} if "keep" in settings else {}),
+    }.items():
+        wrong[f"attributes: {how}"] = (arguments, results, others)
     for case, (these, those, with_) in wrong.items():
         try:
             called(name, these, those, **with_)
         except jax.errors.JaxRuntimeError as error:
-            assert "compiled local training: " in str(error), f"{name}, {case}: {error}"
+            is_ours = "compiled local training: " in str(error)
+            assert is_ours != case.startswith("attributes"), f"{name}, {case}: {error}"
             count += 1
         else:
             raise AssertionError(f"{name}, {case}: no error")
@@ -355,8 +398,41 @@ def in_a_process(program, *arguments):
     return done.stdout
 
 
-def test_a_wrong_argument_is_an_error_of_xla_and_never_a_crash():
-    assert int(in_a_process(_WRONG_CALLS).split()[-1]) > 100
+@pytest.mark.parametrize("network", ["mlp", pytest.param("two tiled layers", marks=pytest.mark.slow)])
+def test_a_wrong_argument_is_an_error_of_xla_and_never_a_crash(network):
+    assert int(in_a_process(_WRONG_CALLS, network).split()[-1]) > 150
+
+
+def test_two_at_once_in_threads_compute_what_each_computes_alone():
+    program = jax.jit(lambda b: sgd(wb.models.femnist_cnn(), weights, b, jnp.float32(RATE)))
+    layers, image_shape = NETWORKS["femnist"]
+    weights, batches, _ = a_client(layers, image_shape, 2, 4, 1, jnp.float32)
+    both = [batches, batches._replace(images=batches.images[::-1])]
+    assert "workbench_forward" in program.lower(batches).as_text()
+    gradient = jax.jit(jax.grad(lambda x, b: sum(map(jnp.sum, jax.tree.leaves(program(b._replace(images=x)))))))
+
+    def work(client):
+        return [jax.device_get((program(client), gradient(client.images, client))) for _ in range(5)]
+
+    alone = [work(client)[0] for client in both]
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(work, both))
+    for results, right in zip(together, alone, strict=True):
+        for result in results:
+            for found, expected in zip(jax.tree.leaves(result), jax.tree.leaves(right), strict=True):
+                np.testing.assert_array_equal(found, expected)
+
+
+def test_outside_jit_it_is_traced_once(monkeypatch):
+    calls = []
+    call = jax.ffi.ffi_call
+    monkeypatch.setattr(jax.ffi, "ffi_call", lambda *a, **k: calls.append(a[0]) or call(*a, **k))
+    # A shape that no other test has.
+    layers, image_shape = NETWORKS["linear"]
+    weights, batches, _ = a_client(layers, image_shape, 2, 7, 7, jnp.float32)
+    for _ in range(2):
+        native.forward(layers, weights, batches, jnp.float32(RATE), keep=True)
+    assert calls == ["workbench_forward"]
 
 
 _OTHER_WEIGHTS = """
@@ -412,6 +488,22 @@ def test_a_compiler_that_fails_is_named_and_leaves_no_library(monkeypatch, tmp_p
     assert not list(tmp_path.rglob("*.so"))
 
 
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [("exit 0", "wrote no library"), ("yes 'error: no' | head -c 1000000 >&2; exit 1", "error: no.* [.][.][.]$")],
+)
+def test_what_a_compiler_says_is_one_sentence_or_shortened(program, reason, monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\n{program}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(native.CannotCompileError) as found:
+        native.build()
+    assert re.search(reason, str(found.value), re.DOTALL)
+    assert len(str(found.value)) < 3000
+
+
 def test_a_broken_library_is_left_aside(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     native.library_path().parent.mkdir()
@@ -429,32 +521,83 @@ def test_a_broken_library_is_compiled_again(monkeypatch, tmp_path):
     assert native.library_path().read_bytes() == working.read_bytes()
 
 
-@pytest.mark.parametrize("harm", ["a folder", "the library", "another user"])
+_LOADED = "from workbench.training.native import advice, binding; print(binding._library(), advice())"
+
+
+def moved_and_linked(path):
+    """The same file or folder, reached through a link."""
+    path.rename(path.with_name("real"))
+    path.symlink_to(path.with_name("real"))
+
+
+# What is done to a private library, and whether it is loaded, or else why not.
+HARMS = {
+    "nothing": (lambda library: None, ""),
+    "a cache behind a link": (lambda library: moved_and_linked(library.parent.parent), ""),
+    "a folder in which nobody replaces files": (lambda library: library.parents[2].chmod(0o1777), ""),
+    "the folder": (lambda library: library.parent.chmod(0o777), "native can be written by other users"),
+    "the library": (lambda library: library.chmod(0o775), ".so can be written by other users"),
+    "a group above": (lambda library: library.parents[2].chmod(0o775), "above can be written by other users"),
+    "a link to the folder": (lambda library: moved_and_linked(library.parent), "native is a link"),
+    "a link to the library": (moved_and_linked, ".so is a link"),
+    "another library": (lambda library: shutil.copy(_ctypes.__file__, library), "cannot be loaded"),
+    "another user": (lambda library: os.chown(library, 12345, -1), ".so belongs to another user"),
+    "another user above": (lambda library: os.chown(library.parents[2], 12345, -1), "above belongs to another user"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_library_that_another_user_may_have_written_is_not_loaded(harm, monkeypatch, tmp_path):
-    if harm == "another user" and os.getuid() != 0:
+    if harm.startswith("another user") and os.getuid() != 0:
         pytest.skip("only root can give a file away")
     working = native.library_path()
-    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "above/cache"))
     library = native.library_path()
-    library.parent.mkdir(mode=0o755)
-    library.write_bytes(working.read_bytes())
-    library.chmod(0o755)
+    library.parent.mkdir(parents=True)
+    shutil.copy(working, library)
+    for place in (library, library.parent, library.parents[1], library.parents[2]):
+        place.chmod(0o755)
+    do, reason = HARMS[harm]
+    do(library)
     # In a process of its own: this one has loaded the library.
-    command = [
-        sys.executable,
-        "-c",
-        "from workbench.training.native import advice, binding; print(binding._library(), advice())",
-    ]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert found.startswith("<CDLL"), f"a private library was not loaded: {found}"
-    {
-        "a folder": lambda: library.parent.chmod(0o777),
-        "the library": lambda: library.chmod(0o775),
-        "another user": lambda: os.chown(library, 12345, -1),
-    }[harm]()
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = in_a_process(_LOADED)
+    if not reason:
+        assert found.startswith("<CDLL"), f"a private library was not loaded: {found}"
+        return
     assert found.startswith("None The compiled library is not used: "), found
-    assert "set WORKBENCH_CACHE to a private folder" in found
+    assert reason in found
+    if "cannot" not in reason:
+        assert "set WORKBENCH_CACHE to a private folder" in found
+
+
+def test_a_library_is_built_where_nobody_else_can_write_and_nowhere_else(monkeypatch, tmp_path):
+    working = native.library_path()
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, working))
+    before = os.umask(0o002)
+    try:
+        library = native.build()
+        native.build()
+    finally:
+        os.umask(before)
+    assert [place.stat().st_mode & 0o777 for place in (library.parents[1], library.parent)] == [0o755, 0o755]
+    library.unlink()
+    for given, kept in ((0o700, 0o700), (0o777, 0o755)):
+        library.parent.chmod(given)
+        native.build().unlink()
+        assert library.parent.stat().st_mode & 0o777 == kept
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    elsewhere.chmod(0o777)
+    library.parent.rmdir()
+    library.parent.symlink_to(elsewhere)
+    with pytest.raises(native.CannotCompileError, match="native is a link"):
+        native.build()
+    assert (elsewhere.stat().st_mode & 0o777, list(elsewhere.iterdir())) == (0o777, [])
+    library.parent.unlink()
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(native.CannotCompileError, match="cache can be written by other users"):
+        native.build()
 
 
 def test_a_library_that_cannot_be_loaded_is_said(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -232,8 +233,11 @@ class Attack:
 
     def _init(self, images: Array, step: int = 0, phase: int = 0) -> AttackState:
         # An optimiser makes new arrays, which begin on the default device, and that is not the same in every thread.
-        with jax.default_device(self.phases[0].problem.mean.device):
+        with self._on_its_device():
             return self._place(init(images, self.optimizer, step, phase))
+
+    def _on_its_device(self) -> AbstractContextManager[Any]:
+        return jax.default_device(self.phases[0].problem.mean.device)
 
     def _place(self, tree: Any) -> Any:
         """On the device where the problem is."""
@@ -315,7 +319,9 @@ class Attack:
         # NumPy's numbers go straight to the problem's device; JAX's would first go to the default one.
         traced = jax.tree.map(np.float32, steering)
         problem = self.problem_of(phase, steering)
-        return run(phase.objective, self.optimizer, problem, state, traced, np.int32(num_steps))
+        # What is decided while the step is traced follows the default device.
+        with self._on_its_device():
+            return run(phase.objective, self.optimizer, problem, state, traced, np.int32(num_steps))
 
     def _has_consensus(self, phase: Phase, steering: Steering) -> bool:
         """Whether there are several epochs, and they are to agree."""

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 
+from workbench.training.by_platform import default_platform
 from workbench.training.layers import Window, convolution
 
 __all__ = ["WithFastConvolutions", "slow_convolutions"]
@@ -37,7 +38,7 @@ class WithFastConvolutions:
     function: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
-        if jax.default_backend() != "cpu":
+        if default_platform() != "cpu":
             return self.function(*arguments)
         traced, shapes = jax.make_jaxpr(self.function, return_shape=True)(*arguments)
         results = _evaluate(traced.jaxpr, traced.consts, *jax.tree.leaves(arguments))
@@ -46,7 +47,7 @@ class WithFastConvolutions:
 
 def slow_convolutions(function: Callable[..., Any], *arguments: Any) -> list[str]:
     """Why each convolution and pooling that is not replaced stays as it is; nothing on an accelerator."""
-    if jax.default_backend() != "cpu":
+    if default_platform() != "cpu":
         return []
     return list(_obstacles(jax.make_jaxpr(function)(*arguments).jaxpr))
 

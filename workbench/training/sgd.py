@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from workbench.training import chain, native
+from workbench.training.by_platform import default_platform
 from workbench.training.local import PLAIN, LocalTraining, StepSizes
 from workbench.training.model import Model
 from workbench.training.optimizer import Moments, descend, first_moments
@@ -300,7 +301,7 @@ def kept_bytes(
         every_step, once = (residuals, ()) if _is_kept(residuals) else (weights, residuals)
     else:
         passes = _passes(model.chain, weights, batch.images, num_steps) if training.is_plain else chain
-        is_compiled = passes is native and (platform or jax.default_backend()) == "cpu"
+        is_compiled = passes is native and (platform or default_platform()) == "cpu"
         forward = partial(passes.forward, model.chain, keep=True)
         _, every_step = jax.eval_shape(forward, weights, batch, jnp.float32(0))
         if passes is native:

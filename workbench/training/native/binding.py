@@ -11,9 +11,9 @@ import numpy as np
 from jax import Array
 
 from workbench.training import chain
-from workbench.training.by_platform import by_platform
+from workbench.training.by_platform import by_platform, default_platform
 from workbench.training.chain import Layer
-from workbench.training.native.library import find_compiler, open_library
+from workbench.training.native.library import HANDLERS, find_compiler, open_library
 from workbench.weights import Weights
 
 __all__ = ["Trajectory", "advice", "backward", "can_train", "forward", "kept_floats"]
@@ -33,7 +33,7 @@ class Trajectory(NamedTuple):
 
 def advice() -> str | None:
     """A hint for users whose attacks could be faster; None if the library is in use or cannot be built."""
-    is_wanted = os.environ.get("WORKBENCH_NATIVE") != "0" and jax.default_backend() == "cpu"
+    is_wanted = os.environ.get("WORKBENCH_NATIVE") != "0" and default_platform() == "cpu"
     if not is_wanted or _library() is not None:
         return None
     if isinstance(problem := open_library(), str) and problem:
@@ -51,7 +51,7 @@ def _library() -> ctypes.CDLL | None:
     if isinstance(library, str):
         return None
     library.workbench_slot.restype = ctypes.c_int64
-    for name in ("workbench_forward", "workbench_backward"):
+    for name in HANDLERS:
         target = jax.ffi.pycapsule(getattr(library, name))  # type: ignore[no-untyped-call]
         jax.ffi.register_ffi_target(name, target, platform="cpu")
     return library
@@ -82,53 +82,62 @@ def forward(
     layers: tuple[Layer, ...], weights: Weights, batches: Any, rate: Array, *, keep: bool
 ) -> tuple[Weights, Trajectory | None]:
     """As `chain.forward`: the weights after one SGD step on each batch, and, if ``keep``, what `backward` needs."""
-    num_steps, batch_size, *image_shape = batches.images.shape
-    num_kept = kept_floats(layers, tuple(image_shape), batch_size)
-    kept = Trajectory(_floats(num_steps, num_kept), _kept_in_jax(layers, batches.images.shape)) if keep else None
+    results = _shapes(weights), _kept(layers, batches.images.shape) if keep else None
+    return by_platform(_forward_compiled, _forward_in_jax, results, weights, batches, rate, layers=layers, keep=keep)
 
-    def compiled(weights: Weights, batches: Any, rate: Array) -> tuple[Weights, Trajectory | None]:
-        arrays = _arrays(layers, weights)
-        # Without a trajectory, every step overwrites the floats of the one before.
-        results = [*_shapes(arrays), kept.compiled if kept else _floats(1, num_kept)]
-        call: Any = jax.ffi.ffi_call("workbench_forward", results, vmap_method="sequential")
-        settings = {"network": _network(layers, tuple(image_shape)), "keep": keep}
-        *final, floats = call(*_given(batches, rate), *arrays, **settings)
-        return _weights(layers, final), Trajectory(floats, _zeros(kept.in_jax)) if kept else None
 
-    def in_jax(weights: Weights, batches: Any, rate: Array) -> tuple[Weights, Trajectory | None]:
-        final, arrays = chain.forward(layers, weights, batches, jnp.asarray(rate, jnp.float32), keep=keep)
-        return final, Trajectory(_zeros(kept.compiled), arrays) if kept else None
+def _forward_compiled(
+    weights: Weights, batches: Any, rate: Array, *, layers: tuple[Layer, ...], keep: bool
+) -> tuple[Weights, Trajectory | None]:
+    arrays, shape = _arrays(layers, weights), batches.images.shape
+    # Without a trajectory, every step overwrites the floats of the one before.
+    results = [*_shapes(arrays), _slots(layers, shape, shape[0] if keep else 1)]
+    call: Any = jax.ffi.ffi_call("workbench_forward", results, vmap_method="sequential")
+    *final, floats = call(*_given(batches, rate), *arrays, network=_network(layers, shape[2:]), keep=keep)
+    return _weights(layers, final), Trajectory(floats, _zeros(_kept_in_jax(layers, shape))) if keep else None
 
-    found: tuple[Weights, Trajectory | None] = by_platform(
-        compiled, in_jax, (_shapes(weights), kept), weights, batches, rate
-    )
-    return found
+
+def _forward_in_jax(
+    weights: Weights, batches: Any, rate: Array, *, layers: tuple[Layer, ...], keep: bool
+) -> tuple[Weights, Trajectory | None]:
+    shape = batches.images.shape
+    final, arrays = chain.forward(layers, weights, batches, jnp.asarray(rate, jnp.float32), keep=keep)
+    return final, Trajectory(_zeros(_slots(layers, shape, shape[0])), arrays) if keep else None
 
 
 def backward(
     layers: tuple[Layer, ...], final: Weights, batches: Any, rate: Array, trajectory: Trajectory, adjoint: Weights
 ) -> tuple[Weights, Array]:
     """As `chain.backward`: the adjoints of the initial weights and of the images, from that of the final weights."""
-
-    def compiled(
-        final: Weights, batches: Any, rate: Array, trajectory: Trajectory, adjoint: Weights
-    ) -> tuple[Weights, Array]:
-        arrays = _arrays(layers, adjoint)
-        results = _shapes([*arrays, batches.images])
-        call: Any = jax.ffi.ffi_call("workbench_backward", results, vmap_method="sequential")
-        given = (*_given(batches, rate), trajectory.compiled, *_arrays(layers, final), *arrays)
-        *before, images = call(*given, network=_network(layers, batches.images.shape[2:]))
-        return _weights(layers, before), images
-
-    def in_jax(
-        final: Weights, batches: Any, rate: Array, trajectory: Trajectory, adjoint: Weights
-    ) -> tuple[Weights, Array]:
-        rate = jnp.asarray(rate, jnp.float32)
-        return chain.backward(layers, final, batches, rate, trajectory.in_jax, adjoint)
-
     results = _shapes((adjoint, batches.images))
-    found: tuple[Weights, Array] = by_platform(compiled, in_jax, results, final, batches, rate, trajectory, adjoint)
-    return found
+    return by_platform(
+        _backward_compiled, _backward_in_jax, results, final, batches, rate, trajectory, adjoint, layers=layers
+    )
+
+
+def _backward_compiled(
+    final: Weights, batches: Any, rate: Array, trajectory: Trajectory, adjoint: Weights, *, layers: tuple[Layer, ...]
+) -> tuple[Weights, Array]:
+    arrays = _arrays(layers, adjoint)
+    call: Any = jax.ffi.ffi_call("workbench_backward", _shapes([*arrays, batches.images]), vmap_method="sequential")
+    given = (*_given(batches, rate), trajectory.compiled, *_arrays(layers, final), *arrays)
+    *before, images = call(*given, network=_network(layers, batches.images.shape[2:]))
+    return _weights(layers, before), images
+
+
+def _backward_in_jax(
+    final: Weights, batches: Any, rate: Array, trajectory: Trajectory, adjoint: Weights, *, layers: tuple[Layer, ...]
+) -> tuple[Weights, Array]:
+    return chain.backward(layers, final, batches, jnp.asarray(rate, jnp.float32), trajectory.in_jax, adjoint)
+
+
+def _kept(layers: tuple[Layer, ...], shape: tuple[int, ...]) -> Trajectory:
+    """The shapes of the trajectory of images [S, M, H, W, C]."""
+    return Trajectory(_slots(layers, shape, shape[0]), _kept_in_jax(layers, shape))
+
+
+def _slots(layers: tuple[Layer, ...], shape: tuple[int, ...], count: int) -> jax.ShapeDtypeStruct:
+    return _floats(count, kept_floats(layers, shape[2:], shape[1]))
 
 
 @lru_cache(maxsize=64)

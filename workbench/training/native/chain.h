@@ -170,6 +170,7 @@ inline Chain make_chain(const int64_t* numbers, int64_t count, int64_t images) {
     chain.slot += round_up(floats, 16);
     return at;
   };
+  small_product({numbers[0], numbers[1], numbers[2]});
   Grid in(static_cast<int>(numbers[0]), static_cast<int>(numbers[1]), static_cast<int>(numbers[2]), 0);
   for (int64_t index = 0; index < num_layers; ++index) {
     const int64_t* n = numbers + kImageNumbers + index * kLayerNumbers;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "layer.h"
 #include "memory.h"
@@ -33,15 +35,17 @@ void convolve_row(const Term* terms, int num_terms, const Grid& in, int first_y,
 
 // ReLU. The forward pass (`is_derivative` false) stores where it is active, and the backward pass reads it.
 template <bool is_derivative>
-inline Vec activated(Vec value, Bits& active) {
+using Active = std::conditional_t<is_derivative, const Bits, Bits>;
+template <bool is_derivative>
+inline Vec activated(Vec value, Active<is_derivative>& active) {
   if constexpr (!is_derivative) active = positive(value);
   return only(value, active);
 }
 
 // One output row of a layer: convolution, bias, ReLU and, if the layer has it, pooling.
 template <int kVectors, bool is_derivative>
-void activated_row(const LayerShape& l, const Term* terms, int num_terms, const float* bias, Bits* active,
-                   const Grid& next, float* out, float* rows, int m, int y, int filter) {
+void activated_row(const LayerShape& l, const Term* terms, int num_terms, const float* bias,
+                   Active<is_derivative>* active, const Grid& next, float* out, float* rows, int m, int y, int filter) {
   constexpr int kWidth = kVectors * kLanes;
   const int num_rows = l.pool ? 2 : 1;
   for (int r = 0; r < num_rows; ++r) {
@@ -69,7 +73,7 @@ void activated_row(const LayerShape& l, const Term* terms, int num_terms, const 
 
 template <bool is_derivative>
 void convolution_layer(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                       const float* bias, Bits* active, float* out, float* rows) {
+                       const float* bias, Active<is_derivative>* active, float* out, float* rows) {
   const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
   with_vectors(l.filters, [&](auto vectors) {
@@ -196,9 +200,8 @@ inline void kernel_gradient(const Team& team, const Chain& chain, int index, con
       const int filter = unit / (parts * rows) * kVectors * kLanes, part = unit / rows % parts, row = unit % rows;
       const int first_line = lines * part / parts, last_line = lines * (part + 1) / parts;
       const bool is_bias = row == l.size * blocks;
-      const int kernel_row = row / blocks, block = row % blocks;
-      const int first = is_bias ? 0 : run_rows * block / blocks;
-      const int count = is_bias ? 1 : run_rows * (block + 1) / blocks - first;
+      const int kernel_row = row / blocks;
+      const auto [first, count] = is_bias ? std::pair(0, 1) : block_of(run_rows, row % blocks);
       int num_runs = 0;
       for (int term = 0; term < (is_bias ? 1 : num_terms); ++term)
         for (int line = first_line; line < last_line; ++line) {
@@ -241,8 +244,8 @@ class DirectConvolution final : public ConvolutionLayer {
 
   void forward(const Team& team, const Step& step) override {
     const Term term{input(step), weights().kernel};
-    convolution_layer<false>(team, chain_, index_, &term, 1, weights().bias, active(step), next_input(step),
-                             rows(team));
+    convolution_layer<false>(team, chain_, index_, &term, 1, weights().bias, set_active(step),
+                             step.slot + next_->input_at, rows(team));
   }
 
   void backward(const Team& team, const Step& step) override {
@@ -260,6 +263,7 @@ class DirectConvolution final : public ConvolutionLayer {
   }
 
   void backward_derivative(const Team& team, const Step& step) override {
+    set_gradient(team, next_gradient(step), step, false);
     set_gradient(team, next_gradient_dot(), step, true);
     team.meet();
     const Term change[] = {{input(step), spread_[true]}, {input_dot(), spread_[false]}};
@@ -284,7 +288,7 @@ class DirectConvolution final : public ConvolutionLayer {
   void set_kernel(const Team& team, const float* kernel, bool is_dot) override {
     if (!is_first()) flip_kernel(team, l_, kernel, flipped_[is_dot]);
   }
-  void set_gradient(const Team& team, const float* gradient, const Step& step, bool is_dot) override {
+  void set_gradient(const Team& team, const float* gradient, const Step& step, bool is_dot) {
     spread_gradient(team, chain_, index_, gradient, active(step), spread_[is_dot]);
   }
 

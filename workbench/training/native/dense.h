@@ -248,7 +248,7 @@ class DenseLayer final : public Layer {
     if (!team.is_first()) return;
     add_outputs(l_, chain_.images, partial_, weights().bias, outputs_);
     if (next_)
-      dense_activation(*next_, chain_.images, outputs_, nullptr, next_input(step));
+      dense_activation(*next_, chain_.images, outputs_, nullptr, step.slot + next_->input_at);
     else
       softmax_gradient(chain_, outputs_, step.labels, step.share, step.slot + chain_.probabilities_at,
                        step.slot + chain_.logit_gradient_at);
@@ -285,7 +285,7 @@ class DenseLayer final : public Layer {
     if (next_)
       dense_activation(*next_, chain_.images, outputs_, next_input(step), next_input_dot());
     else
-      softmax_derivative(chain_, outputs_, step.share, step.slot + chain_.probabilities_at, at_output_dot_);
+      softmax_derivative(chain_, outputs_, step.share, step.kept + chain_.probabilities_at, at_output_dot_);
   }
 
   void backward_derivative(const Team& team, const Step& step) override {
@@ -310,7 +310,7 @@ class DenseLayer final : public Layer {
   int64_t num_row_floats() const override { return int64_t(l_.outputs) * kLanes; }
 
  private:
-  const float* at_output(const Step& step) const { return next_ ? at_output_ : step.slot + chain_.logit_gradient_at; }
+  const float* at_output(const Step& step) const { return next_ ? at_output_ : step.kept + chain_.logit_gradient_at; }
 
   void set_at_output(const Team& team, const Step& step) {
     if (team.is_first())

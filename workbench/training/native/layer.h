@@ -30,8 +30,9 @@ struct Step {
   const int32_t* labels;
   const float* share;
   float rate;
-  float* slot;            // what is stored of it
-  float* images_adjoint;  // in the backward pass
+  const float* kept;      // its slot of the trajectory
+  float* slot;            // the same, in order to store it; null in the backward pass
+  float* images_adjoint;  // null in the forward pass
 };
 
 // Arrays that several layers use.
@@ -77,9 +78,9 @@ class Layer {
   bool is_first() const { return index_ == 0; }
   const Numbers& weights() const { return shared_.weights[index_]; }
   const Numbers& adjoint() const { return shared_.adjoint[index_]; }
-  float* input(const Step& step) const { return is_first() ? shared_.images : step.slot + l_.input_at; }
-  float* next_input(const Step& step) const { return step.slot + next_->input_at; }
-  float* next_gradient(const Step& step) const { return step.slot + next_->gradient_at; }
+  const float* input(const Step& step) const { return is_first() ? shared_.images : step.kept + l_.input_at; }
+  const float* next_input(const Step& step) const { return step.kept + next_->input_at; }
+  const float* next_gradient(const Step& step) const { return step.kept + next_->gradient_at; }
   float* input_dot() const { return shared_.input_dot[index_]; }
   float* next_input_dot() const { return shared_.input_dot[index_ + 1]; }
   float* gradient_dot() const { return shared_.gradient_dot[index_]; }
@@ -104,23 +105,22 @@ class ConvolutionLayer : public Layer {
     const auto [from, to] = team.part(l_.kernel_numbers / kLanes);
     const float* kernel = weights().kernel;
     std::copy(kernel + int64_t(from) * kLanes, kernel + int64_t(to) * kLanes,
-              kept_kernel(step) + int64_t(from) * kLanes);
+              step.slot + l_.kernel_at + int64_t(from) * kLanes);
     set_kernel(team, kernel, false);
   }
   void begin_derivative(const Team& team, const Step& step) override {
-    set_gradient(team, next_gradient(step), step, false);
     set_kernel(team, kept_kernel(step), false);
     set_kernel(team, adjoint().kernel, true);
   }
   int64_t num_row_floats() const override { return int64_t(2) * l_.out_width * 2 * kLanes; }
 
  protected:
-  // The operands that depend on a kernel and on the gradient at the output, or on their dots.
+  // The operands that depend on a kernel, or on its dot.
   virtual void set_kernel(const Team&, const float* kernel, bool is_dot) = 0;
-  virtual void set_gradient(const Team&, const float* gradient, const Step&, bool is_dot) = 0;
 
-  float* kept_kernel(const Step& step) const { return step.slot + l_.kernel_at; }
-  Bits* active(const Step& step) const { return reinterpret_cast<Bits*>(step.slot + l_.active_at); }
+  const float* kept_kernel(const Step& step) const { return step.kept + l_.kernel_at; }
+  const Bits* active(const Step& step) const { return reinterpret_cast<const Bits*>(step.kept + l_.active_at); }
+  Bits* set_active(const Step& step) const { return reinterpret_cast<Bits*>(step.slot + l_.active_at); }
 };
 
 }  // namespace workbench

@@ -14,7 +14,7 @@
 
 namespace workbench {
 
-// For arrays that are written and read once or twice: without large pages, page faults take a tenth of the time.
+// Most arrays are written and read once or twice, so with small pages a tenth of the time would go into page faults.
 inline void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
 #ifdef __linux__
   constexpr uintptr_t kPage = 4096;
@@ -24,7 +24,8 @@ inline void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] 
 #endif
 }
 
-// Arrays that live as long as a call. They are initialised to zero, so borders need no further treatment.
+// Arrays for one call. Zeros, because layers never write the borders; new for each call, because calls may overlap and
+// memory that is kept between them would be missing elsewhere.
 class Arena {
  public:
   float* take(int64_t floats) {

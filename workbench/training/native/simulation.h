@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "chain.h"
@@ -54,8 +55,9 @@ inline std::unique_ptr<Layer> make_layer(const Chain& chain, int index, Shared& 
 class Simulation {
  public:
   // Arrays of weights are (kernel, bias) of every layer; `adjoint` is null in the forward pass.
-  Simulation(const Chain& chain, const Batches& batches, const float* const* weights, const float* const* adjoint)
-      : chain_(chain), batches_(batches), cores_(cores_for_threads()) {
+  Simulation(const Chain& chain, const Batches& batches, const float* const* weights, const float* const* adjoint,
+             std::vector<int> cores = cores_for_threads())
+      : chain_(chain), batches_(batches), cores_(std::move(cores)) {
     const bool has_derivative = adjoint != nullptr;
     shared_.images = arena_.take(chain.images * chain.layers[0].in.image);
     shared_.weights = take_weights(weights);
@@ -80,7 +82,8 @@ class Simulation {
   void train(float* trajectory, int64_t num_slots, float* const* out) {
     run_team(cores_, [&](Team team) {
       for (int index = 0; index < batches_.steps; ++index) {
-        const Step step = step_at(index, trajectory + index % num_slots * chain_.slot, nullptr);
+        float* slot = trajectory + index % num_slots * chain_.slot;
+        const Step step = step_at(index, slot, slot, nullptr);
         load_images(team, step);
         clear_borders(team, step);
         for (auto& layer : layers_) layer->begin(team, step);
@@ -94,11 +97,11 @@ class Simulation {
   }
 
   // The adjoints of the initial weights and of the images. The weights are initially those after the last step; the
-  // adjoint is v of `workbench.training.sgd`, updated in every step. The trajectory is only read.
+  // adjoint is v of `workbench.training.sgd`, updated in every step.
   void go_back(const float* trajectory, float* const* out, float* images_adjoint) {
     run_team(cores_, [&](Team team) {
       for (int index = batches_.steps - 1; index >= 0; --index) {
-        const Step step = step_at(index, const_cast<float*>(trajectory) + index * chain_.slot, images_adjoint);
+        const Step step = step_at(index, trajectory + index * chain_.slot, nullptr, images_adjoint);
         load_images(team, step);
         for (auto& layer : layers_) layer->begin_derivative(team, step);
         team.meet();
@@ -125,13 +128,14 @@ class Simulation {
     }
   }
 
-  Step step_at(int index, float* slot, float* images_adjoint) const {
+  Step step_at(int index, const float* kept, float* slot, float* images_adjoint) const {
     const Grid& grid = chain_.layers[0].in;
     const int64_t first = int64_t(index) * chain_.images, floats = int64_t(grid.height) * grid.width * grid.channels;
     return {batches_.images + first * floats,
             batches_.labels + first,
             batches_.share + first,
             batches_.rate,
+            kept,
             slot,
             images_adjoint ? images_adjoint + first * floats : nullptr};
   }

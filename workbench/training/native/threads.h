@@ -64,8 +64,12 @@ inline void move_to([[maybe_unused]] int core) {
   cpu_set_t allowed, one;
   CPU_ZERO(&one);
   CPU_SET(core, &one);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && sched_setaffinity(0, sizeof one, &one) == 0)
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && sched_setaffinity(0, sizeof one, &one) == 0 &&
+      sched_setaffinity(0, sizeof allowed, &allowed) != 0) {
+    // Other cores are allowed by now: all that the system grants, because the thread must not stay on one.
+    for (int other = 0; other < CPU_SETSIZE; ++other) CPU_SET(other, &allowed);
     sched_setaffinity(0, sizeof allowed, &allowed);
+  }
 #endif
 }
 

@@ -81,17 +81,42 @@ inline __attribute__((always_inline)) void on_both_axes(Get get, Put put) {
   }
 }
 
+// Images of a batch whose tiles stay in the caches together.
+struct Block {
+  int index, first, images;
+  int64_t rows;  // tiles of a full block: the rows of its matrices
+  int tiles(const LayerShape& l) const { return images * l.num_tiles(); }
+  int64_t step(int columns) const { return matrix_step(rows, columns); }
+};
+
+constexpr int64_t kBlockFloats = 1 << 21;
+
+inline int images_per_block(const LayerShape& l, int images) {
+  const int64_t floats = int64_t(l.num_tiles()) * kBasis * (2 * l.channels + l.filters);
+  return static_cast<int>(std::clamp<int64_t>(kBlockFloats / floats, 1, images));
+}
+inline int num_image_blocks(const LayerShape& l, int images) {
+  const int each = images_per_block(l, images);
+  return (images + each - 1) / each;
+}
+inline Block image_block(const LayerShape& l, int images, int index) {
+  const int each = images_per_block(l, images), first = index * each;
+  return {index, first, std::min(each, images - first), int64_t(each) * l.num_tiles()};
+}
+
 struct Tile {
   int m, y, x;  // the image, and the position in its grid of tiles
-  Tile(const LayerShape& l, int index)
-      : m(index / l.num_tiles()), y(index % l.num_tiles() / (l.out_width / 2)), x(index % (l.out_width / 2)) {}
+  Tile(const LayerShape& l, const Block& block, int index)
+      : m(block.first + index / l.num_tiles()),
+        y(index % l.num_tiles() / (l.out_width / 2)),
+        x(index % (l.out_width / 2)) {}
 };
 
 // `count` tiles of the input in the basis, starting at `first`.
-inline void tiles_of_input(const LayerShape& l, int images, const float* in, int first, int count, float* out) {
-  const int64_t step = matrix_step(int64_t(images) * l.num_tiles(), l.channels);
+inline void tiles_of_input(const LayerShape& l, const Block& block, const float* in, int first, int count, float* out) {
+  const int64_t step = block.step(l.channels);
   for (int index = first; index < first + count; ++index) {
-    const Tile tile(l, index);
+    const Tile tile(l, block, index);
     const float* from = in + tile.m * l.in.image + 2 * tile.y * l.in.row + 2 * tile.x * l.channels;
     float* to = out + int64_t(index) * l.channels;
     for (int c = 0; c < l.channels; c += kLanes)
@@ -102,14 +127,13 @@ inline void tiles_of_input(const LayerShape& l, int images, const float* in, int
 }
 
 // The gradient at the convolution's output in the basis, from the gradient after ReLU and pooling.
-inline void tiles_of_gradient(const Team& team, const Chain& chain, int index, const float* gradient,
-                              const Bits* active, float* out) {
+inline void tiles_of_gradient(const Team& team, const Chain& chain, int index, const Block& block,
+                              const float* gradient, const Bits* active, float* out) {
   const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
-  const int tiles = chain.images * l.num_tiles();
-  const int64_t step = matrix_step(tiles, l.filters);
-  team.each(tiles, [&](int unit) {
-    const Tile tile(l, unit);
+  const int64_t step = block.step(l.filters);
+  team.each(block.tiles(l), [&](int unit) {
+    const Tile tile(l, block, unit);
     float* to = out + int64_t(unit) * l.filters;
     for (int f = 0; f < l.filters; f += kLanes)
       on_both_axes<OutputToBasis>(
@@ -174,24 +198,28 @@ struct TiledTerm {
 // A convolution with bias, ReLU and pooling.
 template <bool is_derivative>
 void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTerm* given, int num_terms,
-                 const float* bias, Bits* active, float* out, float* products) {
+                 const float* bias, Active<is_derivative>* active, float* out, float* products) {
   const LayerShape& l = chain.layers[index];
   const Grid& next = chain.layers[index + 1].in;
-  const int total = chain.images * l.num_tiles();
+  const Block whole = image_block(l, chain.images, 0);
+  const Block last = image_block(l, chain.images, num_image_blocks(l, chain.images) - 1);
+  const int units = num_blocks(whole.tiles(l));
   with_vectors(l.filters, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value, kWidth = kVectors * kLanes;
-    team.each(num_blocks(total), [&](int block) {
-      const auto [first, count] = block_of(total, block);
+    team.each(last.index * units + num_blocks(last.tiles(l)), [&](int unit) {
+      const Block block = image_block(l, chain.images, unit / units);
+      const auto [first, count] = block_of(block.tiles(l), unit % units);
       Term terms[2];
       for (int term = 0; term < num_terms; ++term) {
-        tiles_of_input(l, chain.images, given[term].images, first, count, given[term].tiles);
-        terms[term] = {given[term].tiles, given[term].kernel};
+        float* tiles = given[term].tiles + block.index * kBasis * block.step(l.channels);
+        tiles_of_input(l, block, given[term].images, first, count, tiles);
+        terms[term] = {tiles, given[term].kernel};
       }
       for (int filter = 0; filter < l.filters; filter += kWidth) {
-        multiply_tiles<kVectors>(terms, num_terms, first, count, l.channels, l.filters, matrix_step(total, l.channels),
-                                 filter, products);
+        multiply_tiles<kVectors>(terms, num_terms, first, count, l.channels, l.filters, block.step(l.channels), filter,
+                                 products);
         for (int i = 0; i < count; ++i) {
-          const Tile tile(l, first + i);
+          const Tile tile(l, block, first + i);
           for (int lane = 0; lane < kWidth; lane += kLanes) {
             Vec sum = {};
             on_both_axes<OutputFromBasis>(
@@ -216,18 +244,17 @@ void tiled_layer(const Team& team, const Chain& chain, int index, const TiledTer
 }
 
 // The contribution of each tile to the gradient of the input: [tiles, 16, C]. `add_tiles` sums them.
-inline void tiles_input_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                                 float* out, float* products) {
-  const LayerShape& l = chain.layers[index];
-  const int total = chain.images * l.num_tiles();
+inline void tiles_input_gradient(const Team& team, const LayerShape& l, const Block& block, const Term* terms,
+                                 int num_terms, float* out, float* products) {
+  const int total = block.tiles(l);
   with_vectors(l.channels, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value, kWidth = kVectors * kLanes;
     const int parts = l.channels / kWidth;
     team.each(num_blocks(total) * parts, [&](int unit) {
       const auto [first, count] = block_of(total, unit / parts);
       const int channel = unit % parts * kWidth;
-      multiply_tiles<kVectors>(terms, num_terms, first, count, l.filters, l.channels, matrix_step(total, l.filters),
-                               channel, products);
+      multiply_tiles<kVectors>(terms, num_terms, first, count, l.filters, l.channels, block.step(l.filters), channel,
+                               products);
       for (int i = 0; i < count; ++i)
         for (int lane = 0; lane < kWidth; lane += kLanes) {
           float* to = out + int64_t(first + i) * kBasis * l.channels + channel + lane;
@@ -242,10 +269,9 @@ inline void tiles_input_gradient(const Team& team, const Chain& chain, int index
 }
 
 // Every pixel is in up to four tiles, which are added in a fixed order whichever thread computed them.
-inline void add_tiles(const Team& team, const Chain& chain, int index, const float* tiles, float* out) {
-  const LayerShape& l = chain.layers[index];
+inline void add_tiles(const Team& team, const LayerShape& l, const Block& block, const float* tiles, float* out) {
   const int rows = l.out_height / 2, columns = l.out_width / 2;
-  team.each(chain.images * l.in.height, [&](int unit) {
+  team.each(block.images * l.in.height, [&](int unit) {
     const int m = unit / l.in.height, y = unit % l.in.height + l.in.border;
     for (int at_x = 0; at_x < l.in.width; ++at_x) {
       const int x = at_x + l.in.border;
@@ -259,20 +285,20 @@ inline void add_tiles(const Team& team, const Chain& chain, int index, const flo
       for (int c = 0; c < l.channels; c += kLanes) {
         Vec sum = {};
         for (int part = 0; part < num_parts; ++part) sum += load(parts[part] + c);
-        store(out + l.in.at(m, y - l.in.border, at_x) + c, sum);
+        store(out + l.in.at(block.first + m, y - l.in.border, at_x) + c, sum);
       }
     }
   });
 }
 
-// The gradient of the kernel, [16, C, F], followed by that of the bias.
-inline void tiles_kernel_gradient(const Team& team, const Chain& chain, int index, const Term* terms, int num_terms,
-                                  const float* bias_gradient_of, float* out) {
+// The gradient of the kernel, [16, C, F], followed by that of the bias: the sum over blocks, of which this adds one.
+inline void tiles_kernel_gradient(const Team& team, const LayerShape& l, const Block& block, const Term* terms,
+                                  int num_terms, const float* bias_gradient_of, float* out) {
   static const float one = 1.0f;
-  const LayerShape& l = chain.layers[index];
-  const int total = chain.images * l.num_tiles(), blocks = num_blocks(l.channels);
+  const int total = block.tiles(l), blocks = num_blocks(l.channels);
   const int64_t kernel_step = matrix_step(l.channels, l.filters);
-  const int64_t input_step = matrix_step(total, l.channels), output_step = matrix_step(total, l.filters);
+  const int64_t input_step = block.step(l.channels), output_step = block.step(l.filters);
+  const auto add = [&](float* to, Vec value) { store(to, block.index ? load(to) + value : value); };
   with_vectors(l.filters, [&](auto vectors) {
     constexpr int kVectors = decltype(vectors)::value;
     const int chunks = l.filters / (kVectors * kLanes);
@@ -283,7 +309,7 @@ inline void tiles_kernel_gradient(const Team& team, const Chain& chain, int inde
         // In the basis, the entry (1, 1) of a tile is the sum over its pixels.
         runs[0] = {&one, bias_gradient_of + 5 * output_step + filter};
         return tile<kVectors>(1, runs, 1, total, {0, 0, l.filters}, [&](int, int lane, Vec value) {
-          store(out + kBasis * kernel_step + filter + lane, value);
+          add(out + kBasis * kernel_step + filter + lane, value);
         });
       }
       const auto [first, count] = block_of(l.channels, unit / chunks % blocks);
@@ -292,7 +318,7 @@ inline void tiles_kernel_gradient(const Team& team, const Chain& chain, int inde
                       terms[term].other + matrix * output_step + filter};
       float* to = out + matrix * kernel_step + int64_t(first) * l.filters + filter;
       tile<kVectors>(count, runs, num_terms, total, {1, l.channels, l.filters},
-                     [&](int row, int lane, Vec value) { store(to + int64_t(row) * l.filters + lane, value); });
+                     [&](int row, int lane, Vec value) { add(to + int64_t(row) * l.filters + lane, value); });
     });
   });
 }
@@ -320,29 +346,33 @@ class TiledConvolution final : public ConvolutionLayer {
  public:
   TiledConvolution(const Chain& chain, int index, Shared& shared, Arena& arena, bool has_derivative)
       : ConvolutionLayer(chain, index, shared) {
-    const int64_t num_tiles = int64_t(chain.images) * l_.num_tiles();
+    const int num_blocks = num_image_blocks(l_, chain.images);
+    const Block block = image_block(l_, chain.images, 0);
     const int64_t kernel = kBasis * matrix_step(l_.channels, l_.filters);
     gradient_ = arena.take(kernel + l_.filters);
-    patches_ = arena.take(num_tiles * kBasis * l_.channels);
+    patches_ = arena.take(block.rows * kBasis * l_.channels);
     for (const bool is_dot : {false, true}) {
       const bool is_used = has_derivative || !is_dot;
       transposed_[is_dot] = arena.take(is_used ? kernel : 0);
-      gradients_[is_dot] = arena.take(is_used ? kBasis * matrix_step(num_tiles, l_.filters) : 0);
-      tiles_[is_dot] = arena.take(is_used ? kBasis * matrix_step(num_tiles, l_.channels) : 0);
+      gradients_[is_dot] = arena.take(is_used ? kBasis * block.step(l_.filters) : 0);
+      tiles_[is_dot] = arena.take(is_used ? num_blocks * kBasis * block.step(l_.channels) : 0);
       kernel_[is_dot] = arena.take(is_used ? kernel : 0);
     }
   }
 
   void forward(const Team& team, const Step& step) override {
     const TiledTerm term{input(step), tiles_[false], kernel_[false]};
-    tiled_layer<false>(team, chain_, index_, &term, 1, weights().bias, active(step), next_input(step), rows(team));
+    tiled_layer<false>(team, chain_, index_, &term, 1, weights().bias, set_active(step), step.slot + next_->input_at,
+                       rows(team));
   }
 
   void backward(const Team& team, const Step& step) override {
-    set_gradient(team, next_gradient(step), step, false);
-    team.meet();
-    const Term change{tiles_[false], gradients_[false]}, back{gradients_[false], transposed_[false]};
-    add_gradients(team, &change, &back, 1, gradients_[false], step.slot + l_.gradient_at);
+    each_block([&](const Block& block) {
+      set_gradient(team, block, next_gradient(step), step, false);
+      team.meet();
+      const Term change{tiles(block, false), gradients_[false]}, back{gradients_[false], transposed_[false]};
+      add_gradients(team, block, &change, &back, 1, gradients_[false], step.slot + l_.gradient_at);
+    });
   }
 
   void forward_derivative(const Team& team, const Step& step) override {
@@ -352,11 +382,14 @@ class TiledConvolution final : public ConvolutionLayer {
   }
 
   void backward_derivative(const Team& team, const Step& step) override {
-    set_gradient(team, next_gradient_dot(), step, true);
-    team.meet();
-    const Term change[] = {{tiles_[false], gradients_[true]}, {tiles_[true], gradients_[false]}};
-    const Term back[] = {{gradients_[true], transposed_[false]}, {gradients_[false], transposed_[true]}};
-    add_gradients(team, change, back, 2, gradients_[true], gradient_dot());
+    each_block([&](const Block& block) {
+      set_gradient(team, block, next_gradient(step), step, false);
+      set_gradient(team, block, next_gradient_dot(), step, true);
+      team.meet();
+      const Term change[] = {{tiles(block, false), gradients_[true]}, {tiles(block, true), gradients_[false]}};
+      const Term back[] = {{gradients_[true], transposed_[false]}, {gradients_[false], transposed_[true]}};
+      add_gradients(team, block, change, back, 2, gradients_[true], gradient_dot());
+    });
   }
 
   void descend(const Team& team, float rate, const Numbers& numbers) override {
@@ -369,24 +402,34 @@ class TiledConvolution final : public ConvolutionLayer {
   void set_kernel(const Team& team, const float* kernel, bool is_dot) override {
     kernel_to_basis(team, l_, kernel, kernel_[is_dot], transposed_[is_dot]);
   }
-  void set_gradient(const Team& team, const float* gradient, const Step& step, bool is_dot) override {
-    tiles_of_gradient(team, chain_, index_, gradient, active(step), gradients_[is_dot]);
+  void set_gradient(const Team& team, const Block& block, const float* gradient, const Step& step, bool is_dot) {
+    tiles_of_gradient(team, chain_, index_, block, gradient, active(step), gradients_[is_dot]);
+  }
+
+  template <class Work>
+  void each_block(Work work) const {
+    for (int block = 0; block < num_image_blocks(l_, chain_.images); ++block)
+      work(image_block(l_, chain_.images, block));
+  }
+
+  const float* tiles(const Block& block, bool is_dot) const {
+    return tiles_[is_dot] + block.index * kBasis * block.step(l_.channels);
   }
 
   // The gradients of the weights and of the input.
-  void add_gradients(const Team& team, const Term* change, const Term* back, int num_terms, const float* of_bias,
-                     float* at_input) {
-    tiles_kernel_gradient(team, chain_, index_, change, num_terms, of_bias, gradient_);
-    tiles_input_gradient(team, chain_, index_, back, num_terms, patches_, rows(team));
+  void add_gradients(const Team& team, const Block& block, const Term* change, const Term* back, int num_terms,
+                     const float* of_bias, float* at_input) {
+    tiles_kernel_gradient(team, l_, block, change, num_terms, of_bias, gradient_);
+    tiles_input_gradient(team, l_, block, back, num_terms, patches_, rows(team));
     team.meet();
-    add_tiles(team, chain_, index_, patches_, at_input);
+    add_tiles(team, l_, block, patches_, at_input);
   }
 
   float* gradient_;  // of the kernel and of the bias
   float* patches_;   // contributions of tiles to the gradient of the input
   // Each with its dot.
   float* transposed_[2];
-  float* gradients_[2];  // at the output
+  float* gradients_[2];  // at the output, of one block
   float* tiles_[2];      // of the input
   float* kernel_[2];
 };
