@@ -97,7 +97,7 @@ def main() -> None:
             # A probe belongs to the server's weights, which are others where they are swapped.
             for label, probe in (("alone", None), ("with a probe", None if name == "swapped" else (stand_ins, logits))):
                 finding = finding_of(model, seen, probe)
-                result = "no answer" if "says nothing" in finding.sentence else "fits" if finding.is_ok else "alarm"
+                result = "no answer" if "no answer" in finding.sentence else "fits" if finding.is_ok else "alarm"
                 counts[name, label, result] += 1
                 if (name, result) == ("as described", "alarm"):
                     print(f"False alarm: {model.shapes}, {rounds} rounds, {seen}: {finding}", flush=True)

@@ -19,7 +19,7 @@ from workbench.federated.observation import Observation
 from workbench.training.model import Model
 from workbench.weights import check_shapes
 
-__all__ = ["prepare"]
+__all__ = ["check_label_counts", "prepare"]
 
 
 def prepare(
@@ -116,6 +116,11 @@ def _label_counts(
     if known is None:
         recovered = estimate_labels(model, observation, config.label_method, seed=seed, config=config).whole
         return split_counts(recovered, observation.num_clients)
+    return check_label_counts(observation, known)
+
+
+def check_label_counts(observation: Observation, known: ArrayLike) -> NDArray[np.int64]:
+    """[A, K] label counts that the observation can have."""
     counts = _whole_numbers("label_counts", known, clients=observation.num_clients, classes=observation.num_classes)
     images = observation.num_images
     if (wrong := counts.sum(1)[counts.sum(1) != images]).size:

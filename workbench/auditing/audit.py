@@ -2,20 +2,22 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from workbench.attack.prepare import check_label_counts
 from workbench.attack.spectrum import Membership
-from workbench.auditing.checks import check
+from workbench.auditing.checks import check, check_pixels
 from workbench.auditing.results import Audit, Variant
 from workbench.auditing.twin import Calibration, twin_of
-from workbench.auditing.work import Found, Work, best_settings, sha256, training_of, updated
+from workbench.auditing.work import Found, Work, best_settings, digest_of_network, sha256, training_of, updated
 from workbench.config import DEFENCES, AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Truth
+from workbench.data.dataset import check_labels
 from workbench.errors import (
     ConfigError,
     DataError,
@@ -41,7 +43,7 @@ _NUMBER = re.compile(r"\d*\.?\d+(e[+-]?\d+)?")
 def audit(
     model: Model,
     observation: Observation,
-    settings: Calibration | AttackConfig | None = None,
+    settings: Calibration | AttackConfig | Callable[[], Calibration | AttackConfig] | None = None,
     truth: ClientData | Sequence[ClientData] | None = None,
     pictures: ClientData | ArrayLike | None = None,
     defences: Sequence[str | DefenceConfig] = (),
@@ -65,8 +67,10 @@ def audit(
     Args:
         model: the network.
         observation: what the server saw.
-        settings: of the attacks: from `calibrate`, or of your choice; None takes the preset ``best``.
-        truth: the client's images, or those of all clients of an aggregate; None judges by the confidence.
+        settings: of the attacks: from `calibrate`, or of your choice; None takes the preset ``best``. A function that
+            gives them is called when everything else has been checked.
+        truth: the client's images, or those of all clients of an aggregate; None judges by the confidence. They are
+            normalised as the observation says.
         pictures: to ask whether they were among the client's (`AttackSession.membership`).
         defences: to try on the same client, such as ``"gaussian 0.1"``, ``"dp_sgd 1.0"`` (clipped at norm 1) or
             ``"dp_sgd 1.0 5"`` (clipped at 5). Without the truth they are tried on the twin's images.
@@ -90,15 +94,13 @@ def audit(
         >>> len(found.images)
         2
     """
-    # Data may name fewer classes than the network has.
-    known = Truth(
-        replace(one, class_names=(*one.class_names, *map(str, range(one.num_classes, model.num_classes))))
-        for one in Truth.of(truth)
+    known = Truth(_fitted(model, observation, "truth", client) for client in Truth.of(truth))
+    tested = None if test_set is None else _fitted(model, observation, "test_set", test_set)
+    asked, others = (
+        None if given is None else check_pixels(model, name, getattr(given, "images", given))
+        for name, given in (("pictures", pictures), ("controls", controls))
     )
-    calibration = settings if isinstance(settings, Calibration) else None
-    given = calibration.config if calibration else best_settings(observation) if settings is None else settings
-    config = check_kind("settings", given, AttackConfig, "a Calibration or an AttackConfig")
-    chosen = tuple(check_count("seed", seed, minimum=0) for seed in seeds)
+    chosen = [check_count("seed", seed, minimum=0) for seed in seeds]
     if not chosen:
         raise ConfigError("seeds = () must hold at least one whole number.")
     rounds, delta = check_count("rounds", rounds), check_number("delta", delta, above=0, maximum=1)
@@ -108,28 +110,62 @@ def audit(
             f"truth has {sizes} images; the observation has {observation.num_clients} clients with "
             f"{observation.num_images} each."
         )
+    if label_counts is not None:
+        check_label_counts(observation, label_counts)
     trainings = _trainings(observation, defences, schedules)
-    on = known
-    if trainings and not known:
-        on = calibration.twin if calibration else twin_of(model, observation)
     checks = check(model, observation, probe, rehearsal)
-    with Work(model, "audit", len(chosen) * (1 + len(trainings)), store, device) as work:
-        attacks = _attacks(work, "attack", observation, config, chosen, label_counts)
-        variants = [
-            _variant(work, name, observation, training, on, config, chosen, label_counts, test_set, rounds)
-            for name, training in trainings.items()
-        ]
+    given = settings() if callable(settings) else settings
+    calibration = given if isinstance(given, Calibration) else None
+    config = check_kind(
+        "settings",
+        calibration.config if calibration else best_settings(observation) if given is None else given,
+        AttackConfig,
+        "a Calibration or an AttackConfig",
+    )
+    twin = calibration.twin if calibration else Truth() if known or not trainings else twin_of(model, observation)
+    num_parts = len(chosen) * (1 + len(trainings)) + len(trainings) * (tested is not None)
+    with Work(model, "audit", num_parts, store, device) as work:
+
+        def attack(name: str, seen: Observation, counts: Any) -> tuple[Found, ...]:
+            found = (work.attack(f"{name}, seed {seed}", seen, config, seed, counts) for seed in chosen)
+            return tuple(one for one in found if one is not None)
+
+        attacks = attack("attack", observation, label_counts)
         if not attacks:
             raise KeyboardInterrupt
-        asked, others = _pixels(pictures), _pixels(controls)
+        on = known or twin
+        attack_variant = partial(attack, counts=None if label_counts is None or not on else on.label_counts)
+        variants = [
+            _variant(work, name, observation, training, on, attack_variant, tested, rounds)
+            for name, training in trainings.items()
+        ]
+        data = {
+            "truth": truth,
+            "pictures": pictures,
+            "test_set": test_set,
+            "controls": controls,
+            "label_counts": label_counts,
+            "probe": probe,
+            "rehearsal": rehearsal,
+        }
+        arguments = [
+            "model, observation",
+            calibration.call if calibration else f"wb.{config!r}",
+            *(f"{name}={name}" for name, value in data.items() if value is not None),
+            f"defences={list(defences)}".replace("DefenceConfig(", "wb.DefenceConfig("),
+            f"schedules={[dict(changes) for changes in schedules]}, seeds={chosen}, rounds={rounds}, delta={delta}",
+        ]
         inputs = {
             "server weights": observation.server_weights,
             "client weights": observation.client_weights,
+            **data,
             "truth": [(client.images, client.labels) for client in known] or None,
+            "twin": [(client.images, client.labels) for client in twin] or None,
             "pictures": asked,
             "controls": others,
-            "test set": None if test_set is None else (test_set.images, test_set.labels),
+            "test_set": tested and (tested.images, tested.labels),
         }
+        hashes = {name.replace("_", " "): sha256(value) for name, value in inputs.items() if value is not None}
         return Audit(
             model=model,
             observation=observation,
@@ -145,7 +181,8 @@ def audit(
             rounds=rounds,
             delta=delta,
             is_complete=not work.is_stopped,
-            inputs={name: sha256(value) for name, value in inputs.items() if value is not None},
+            inputs={"network": digest_of_network(model, observation), **hashes},
+            call=f"wb.audit({', '.join(arguments)})",
         )
 
 
@@ -182,12 +219,14 @@ def _trainings(
     return trainings if len(trainings) > 1 else {}
 
 
-def _attacks(
-    work: Work, name: str, seen: Observation, config: AttackConfig, seeds: Sequence[int], label_counts: Any
-) -> tuple[Found, ...]:
-    """One attack for each seed, up to Ctrl-C."""
-    found = (work.attack(f"{name}, seed {seed}", seen, config, seed, label_counts) for seed in seeds)
-    return tuple(one for one in found if one is not None)
+def _fitted(model: Model, observation: Observation, field: str, data: ClientData) -> ClientData:
+    """Data as the client's: with the normalisation of its update, and a name of its own for every class."""
+    data = check_kind(field, data, ClientData)
+    check_pixels(model, field, data.images)
+    check_labels(data.labels, data.num_images, model.num_classes)
+    names = [*data.class_names, *map(str, range(data.num_classes, model.num_classes))][: model.num_classes]
+    unique = (name if names.count(name) == 1 else f"{name} (class {index})" for index, name in enumerate(names))
+    return replace(data, class_names=tuple(unique), normalization=observation.normalization)
 
 
 def _variant(
@@ -196,37 +235,53 @@ def _variant(
     observation: Observation,
     training: ClientConfig,
     clients: Truth,
-    config: AttackConfig,
-    seeds: Sequence[int],
-    label_counts: Any,
+    attack: Callable[[str, Observation], tuple[Found, ...]],
     test_set: ClientData | None,
     rounds: int,
 ) -> Variant:
     """Train the clients like this, attack the update, and measure the accuracy."""
-    counts = None if label_counts is None else clients.label_counts
+    found: tuple[Found, ...] = ()
+    measured = None
     try:
-        seen = updated(work.model, observation, clients.clients, training)
-        attacks = _attacks(work, name, seen, config, seeds, counts)
+        if not work.is_stopped:
+            found = attack(name, updated(work.model, observation, clients.clients, training))
+        if test_set is not None:
+            measured = _accuracy(work, name, observation, training, clients, test_set, rounds)
     except WorkbenchError as error:
         # A defence that does not fit the network, or a training that diverges, is a result, too.
-        return Variant(name, training, (), failure=str(error))
-    measured = None
-    if test_set is not None and not work.is_stopped:
+        return Variant(name, training, found, failure=str(error))
+    return Variant(name, training, found, measured)
+
+
+def _accuracy(
+    work: Work,
+    name: str,
+    observation: Observation,
+    training: ClientConfig,
+    clients: Truth,
+    test_set: ClientData,
+    rounds: int,
+) -> float | None:
+    """The accuracy after so many rounds; None after Ctrl-C."""
+
+    def measure() -> dict[str, float]:
+        start, every = observation.server_weights, len(clients)
         weights, _ = server_rounds(
-            work.model,
-            observation.server_weights,
-            clients.clients,
-            training,
-            rounds=rounds,
-            clients_per_round=len(clients),
-            progress=False,
+            work.model, start, clients.clients, training, rounds=rounds, clients_per_round=every, progress=False
         )
-        measured = accuracy(work.model, weights, observation.normalization.normalize(test_set.images), test_set.labels)
-    return Variant(name, training, attacks, measured)
+        return {"accuracy": accuracy(work.model, weights, test_set.inputs, test_set.labels)}
 
-
-def _pixels(pictures: ClientData | ArrayLike | None) -> NDArray[Any] | None:
-    return None if pictures is None else np.asarray(getattr(pictures, "images", pictures))
+    data = [(one.images, one.labels) for one in (*clients, test_set)]
+    settings = {
+        "part": "accuracy",
+        "network": digest_of_network(work.model, observation),
+        "data": sha256(observation.server_weights, data),
+        "normalization": asdict(observation.normalization),
+        "training": asdict(training),
+        "rounds": rounds,
+    }
+    row = work.part(f"accuracy, {name}", settings, measure)
+    return None if row is None else float(row["accuracy"])
 
 
 def _membership(

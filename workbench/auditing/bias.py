@@ -23,7 +23,7 @@ from workbench.weights import Weights
 
 __all__ = ["Movement", "bias_movement", "likeliest_causes", "looks_like_adam"]
 
-# Above this spread of the logarithm of the ratios between classes, their median says nothing.
+# Above this spread of the logarithm of the ratios between classes, their median is not used.
 _LARGEST_SPREAD = 1.0
 # Of all weights that moved, the median against the largest: SGD 0.003 to 0.015, Adam 0.06 to 1 (networks of the tests).
 _ALIKE = 0.03
@@ -45,7 +45,7 @@ class Movement:
 
 
 def bias_movement(model: Model, observation: Observation, images: Any = None) -> Movement | str:
-    """The movement of the bias, or why it says nothing.
+    """The movement of the bias, or why this test gives no answer.
 
     Args:
         images: [n, H, W, C] normalised images like the client's; None takes random ones.
@@ -80,11 +80,11 @@ def bias_movement(model: Model, observation: Observation, images: Any = None) ->
     ratio = sign * float(np.exp(np.median(logs)))
     # Random inputs show little of how the network's expectations drift on images that it is trained on.
     below = 0.1 + (1.9 * spread + 7.5 * drift if images is None else 1.25 * spread + 1.25 * drift)
-    # Clipping can only shorten the way.
+    # Clipping only makes the movement smaller.
     low = 0.0 if observation.training.gradient_clip else float(np.exp(-below))
     high = float(np.exp(0.15 + 0.4 * spread + 0.5 * drift))
     num_images = observation.num_images * observation.num_clients
-    # No class moves further than an absent one, so too far is always too far.
+    # No class moves further than an absent one, so a ratio above the bound is wrong whichever classes are present.
     if num_images >= model.num_classes and ratio <= high:
         return f"{num_images} images may well have all {model.num_classes} classes, and it needs some that are absent"
     return Movement(ratio, low, high)
@@ -117,7 +117,10 @@ def likeliest_causes(observation: Observation, moved: Movement, is_adam: bool) -
     causes = [f"{name} (would give {factors[name]:.2f})" for name in fitting[:2]]
     if ratio < moved.low:
         causes.append("clipping of the gradient (gradient_clip)")
-    return [*causes, f"another number of images or epochs ({ratio:.2g} times as many)"]
+    return [
+        *causes,
+        f"another number of images or epochs, or an update that was multiplied ({ratio:.2g} times as much)",
+    ]
 
 
 def alternatives(given: LocalTraining) -> list[dict[str, Any]]:

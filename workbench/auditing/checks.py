@@ -19,7 +19,7 @@ from workbench.federated.observation import Observation
 from workbench.training.model import Model
 from workbench.weights import Weights, check_floats
 
-__all__ = ["Checks", "Finding", "check"]
+__all__ = ["Checks", "Finding", "check", "check_pixels"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def check(
     findings = [_weights(model, observation), _layers(model, observation)]
     inputs = None
     if probe is not None:
-        pixels = _pixels(model, "probe", probe[0])
+        pixels = check_pixels(model, "probe", probe[0])
         found = compare_logits(model, observation, pixels, check_floats("probe logits", probe[1]))
         sentence = f"On {len(pixels)} images, the logits differ by {_percent(found.mismatch)}."
         hint = "Compare the networks layer by layer; logits must be of the server's weights, in evaluation mode."
@@ -106,7 +106,7 @@ def check(
             _adam(model, observation) if observation.training.is_adam else _bias(model, observation, inputs)
         )
     if rehearsal is not None:
-        found = compare_update(model, observation, _pixels(model, "rehearsal", rehearsal[0]), *rehearsal[1:])
+        found = compare_update(model, observation, check_pixels(model, "rehearsal", rehearsal[0]), *rehearsal[1:])
         percent = _percent(found.mismatch)
         sentence = f"On the client's own images, the simulated update differs from the observed one by {percent}."
         hint = "Not simulated are dropout, random augmentation, noise of a defence and another order of the images."
@@ -114,7 +114,8 @@ def check(
     return Checks(tuple(findings))
 
 
-def _pixels(model: Model, field: str, images: Any) -> NDArray[np.float32]:
+def check_pixels(model: Model, field: str, images: Any) -> NDArray[np.float32]:
+    """Images that the network takes, as float32 [n, H, W, C]."""
     pixels = check_images(np.asarray(images))
     if pixels.shape[1:] != model.image_shape:
         raise DataError(f"{field} images are {pixels.shape[1:]}; {model.name} takes {model.image_shape}.")
@@ -148,12 +149,13 @@ def _weights(model: Model, observation: Observation) -> Finding:
         for weights in (observation.server_weights, observation.client_weights)
     )
     multiple, kept = float(np.vdot(before, after) / (np.vdot(before, before) or 1.0)), observation.response.kept
-    causes = {
-        "the client sent differences: give sends='delta'": abs(multiple) < 0.5 * kept,
-        "the client sent weights that were taken for differences: give sends='weights'": abs(multiple - 2) < 0.3,
-        f"the client multiplied its weights, for instance by N: divide by {multiple:.4g}": abs(multiple - kept) > 0.5,
-    }
-    advice = next((f"Likely {cause}." for cause, is_so in causes.items() if is_so), "")
+    advice = ""
+    if abs(multiple) < 0.5 * kept:
+        advice = "Likely the client sent differences: give sends='delta'."
+    elif abs(multiple - 2) < 0.3:
+        advice = "Likely the client sent weights that were taken for differences: give sends='weights'."
+    elif abs(multiple - kept) > 0.5:
+        advice = f"Likely the client multiplied its weights, for instance by N: divide by {multiple:.4g}."
     sentence = f"The client's weights are {multiple:.2f} times the server's, besides the update."
     return Finding("weights", not advice, sentence, advice)
 
@@ -181,7 +183,7 @@ def _layers(model: Model, observation: Observation) -> Finding:
 def _bias(model: Model, observation: Observation, inputs: Any) -> Finding:
     moved = bias_movement(model, observation, inputs)
     if isinstance(moved, str):
-        return Finding("bias", True, f"This test says nothing here: {moved}.")
+        return Finding("bias", True, f"This test gives no answer: {moved}.")
     normal = f"{moved.low:.2f} to {moved.high:.2f} is normal here"
     sentence = f"The last layer's bias moved {moved.ratio:.2f} times as far as this training explains; {normal}."
     if moved.low <= moved.ratio <= moved.high:
@@ -192,7 +194,9 @@ def _bias(model: Model, observation: Observation, inputs: Any) -> Finding:
 
 def _adam(model: Model, observation: Observation) -> Finding:
     if looks_like_adam(observation, _update(model, observation)):
-        return Finding("optimizer", True, "All weights moved by similar amounts, as Adam's do; the bias says nothing.")
+        return Finding(
+            "optimizer", True, "All weights moved by similar amounts, as Adam's do."
+        )
     return Finding(
         "optimizer",
         False,

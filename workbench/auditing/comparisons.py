@@ -81,9 +81,11 @@ def _reorderings(model: Model, *weights: Weights) -> Iterator[tuple[str, tuple[W
     """The weights with other orders of the features that the first dense layer after a convolution gets."""
     channels = 0
     for layer in model.layer_names:
-        shape = model.shapes[layer].get("kernel", ())
+        # A network that torch exported names a convolution's array weight, [F, C, k, k].
+        arrays = model.shapes[layer]
+        shape = arrays.get("kernel", arrays.get("weight", ()))
         if len(shape) == 4:
-            channels = shape[-1]
+            channels = shape[-1] if "kernel" in arrays else shape[0]
         elif len(shape) == 2 and channels:
             break
     else:
@@ -158,19 +160,32 @@ def compare_update(
     )
     batch_size = min(observation.batch_size, visits.shape[1])
     seen = replace(observation, num_images=visits.shape[1], epochs=len(visits), batch_size=batch_size)
-    mismatch = partial(_mismatch, model, pixels=pixels, labels=classes, order=visits)
-    others = ((name, mismatch(other)) for name, other in _other_clients(model, seen))
-    return _compare(mismatch(seen), others, wrong)
+    updates = partial(_updates, model, pixels=pixels, labels=classes, order=visits)
+
+    def others() -> Iterator[Alternative]:
+        for name, other in _other_clients(model, seen):
+            yield name, _mismatch(*updates(other))
+        simulated, observed = updates(seen)
+        multiple = float(np.vdot(simulated, observed) / (np.vdot(simulated, simulated) or 1.0))
+        yield f"an update multiplied by {multiple:.4g}", _mismatch(multiple * simulated, observed)
+
+    return _compare(_mismatch(*updates(seen)), others(), wrong)
 
 
-def _mismatch(
+def _mismatch(simulated: NDArray[np.float64], observed: NDArray[np.float64]) -> float:
+    """The distance relative to the observed update; infinite if the training diverges."""
+    apart, moved = np.linalg.norm(simulated - observed), np.linalg.norm(observed)
+    return float(apart / moved) if np.isfinite(apart) and moved else float("inf")
+
+
+def _updates(
     model: Model,
     seen: Observation,
     pixels: NDArray[np.float32],
     labels: NDArray[np.int32],
     order: NDArray[np.integer[Any]],
-) -> float:
-    """|simulated - observed| / |observed update|; infinite if the training diverges."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The simulated and the observed change of all weights."""
     schedule, size = seen.schedule, seen.batch_size
     chosen = in_batches(jnp.asarray(order[:, : schedule.num_used]), size)
     inputs = jnp.asarray(seen.normalization.normalize(pixels))
@@ -183,8 +198,7 @@ def _mismatch(
         np.asarray(ravel_pytree(model.trained(one))[0], np.float64)
         for one in (found, seen.server_weights, seen.client_weights)
     )
-    apart, moved = np.linalg.norm(simulated - after), np.linalg.norm(before - after)
-    return float(apart / moved) if np.isfinite(apart) and moved else float("inf")
+    return simulated - before, after - before
 
 
 def _other_clients(model: Model, seen: Observation) -> Iterator[tuple[str, Observation]]:

@@ -12,14 +12,13 @@ of the same libraries. ``python -m workbench.auditing.flower > recorder.py`` wri
 
 import functools
 import hashlib
-import inspect
 import io
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,7 +31,8 @@ __all__ = ["record"]
 # The reader is `workbench.files.audit`; the checksum is that of `workbench.files.container`.
 KIND, FORMAT = "audit file", 1
 _MOST_SETTINGS = 2**20
-_APIS = (("configure_fit", "aggregate_fit"), ("configure_train", "aggregate_train"))
+# The method that sends, the one that gets the answers, and the argument that has them.
+_APIS = (("configure_fit", "aggregate_fit", "results"), ("configure_train", "aggregate_train", "replies"))
 
 Strategy = TypeVar("Strategy")
 Arrays = dict[str, NDArray[Any]]
@@ -58,13 +58,25 @@ def record(
         clients: whom to record: the first so many of the round, those with these ids (``ClientProxy.cid``, or the node
             id as a string), or None for all.
     """
-    known = [names for names in _APIS if all(callable(getattr(strategy, name, None)) for name in names)]
+    known = [names for names in _APIS if all(callable(getattr(strategy, name, None)) for name in names[:2])]
     if not known:
-        raise TypeError(f"strategy = {type(strategy).__name__} has none of Flower's pairs of methods, {_APIS}.")
+        pairs = " and ".join(f"{first}, {second}" for first, second, _ in _APIS)
+        raise TypeError(f"strategy = {type(strategy).__name__} has none of Flower's pairs of methods: {pairs}.")
     recorder = _Recorder(Path(path), server_round, clients, type(strategy).__name__)
-    for name, is_answer in ((name, bool(place)) for names in known for place, name in enumerate(names)):
-        setattr(strategy, name, recorder.around(getattr(strategy, name), is_answer=is_answer))
+    for sends, gets, answers in known:
+        _replace(strategy, sends, recorder.around(getattr(strategy, sends)))
+        _replace(strategy, gets, recorder.around(getattr(strategy, gets), answers))
     return strategy
+
+
+def _replace(strategy: Any, name: str, method: Callable[..., Any]) -> None:
+    try:
+        setattr(strategy, name, method)
+    except AttributeError:
+        # An object with __slots__ or a frozen one takes a method from its class alone.
+        kind: Any = type(strategy)
+        changed: Any = type(kind)(kind.__name__, (kind,), {"__slots__": (), name: staticmethod(method)})
+        object.__setattr__(strategy, "__class__", changed)
 
 
 @dataclass
@@ -75,37 +87,41 @@ class _Recorder:
     server_round: int
     clients: int | Collection[str] | None
     strategy: str
-    sent: list[Any] = field(default_factory=list)
+    sent: Any = ()
 
-    def around(self, method: Callable[..., Any], *, is_answer: bool) -> Callable[..., Any]:
-        """The method, with the messages of the chosen round kept: those that it gets or those that it returns."""
-        parameters = inspect.signature(method)
+    def around(self, method: Callable[..., Any], answers: str = "") -> Callable[..., Any]:
+        """The method, with the messages of the chosen round kept.
+
+        Args:
+            method: of the strategy.
+            answers: the argument with the messages; without it they are what the method returns.
+        """
 
         @functools.wraps(method)
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            # Flower gives some arguments by name: the first is the round, the second of an answer the messages.
-            given = parameters.bind(*args, **kwargs)
-            number, messages = list(given.arguments)[:2]
-            is_chosen = given.arguments[number] == self.server_round
-            # Messages may come from a generator, which can be read once.
-            if is_chosen and is_answer:
-                given.arguments[messages] = list(given.arguments[messages])
-                self._write(given.arguments[messages])
-            result = method(*given.args, **given.kwargs)
-            if is_chosen and not is_answer:
-                result = self.sent = list(result)
+            # Flower gives some arguments by name; the first is the round, the second of an answer the messages.
+            given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+            is_chosen = given.get("server_round", given.get(0)) == self.server_round
+            if is_chosen and answers:
+                place = answers if answers in given else 1
+                given[place] = _readable(given.get(place))
+                self._write(given[place])
+                args, kwargs = tuple(given[i] for i in range(len(args))), {name: given[name] for name in kwargs}
+            result = method(*args, **kwargs)
+            if is_chosen and not answers:
+                result = self.sent = _readable(result)
             return result
 
         return recorded
 
-    def _write(self, answers: list[Any]) -> None:
+    def _write(self, answers: Any) -> None:
         """Write the file; a failure must not stop the federation."""
         try:
             _write(self.path, *self._content(answers))
         except Exception:
             logging.getLogger(__name__).exception("The audit file %s could not be recorded.", self.path)
 
-    def _content(self, answers: list[Any]) -> tuple[dict[str, Any], Arrays]:
+    def _content(self, answers: Any) -> tuple[dict[str, Any], Arrays]:
         """The settings and the arrays of the file; what every client gets is stored once."""
         sent = {_client(message): message for message in self.sent}
         received = {
@@ -144,6 +160,11 @@ class _Recorder:
         return settings, {
             f"{digest}/{i}": one for digest, arrays in sets.items() for i, one in enumerate(arrays.values())
         }
+
+
+def _readable(messages: Any) -> Any:
+    """A generator can be read once, so its messages are kept in a list."""
+    return list(messages) if isinstance(messages, Iterator) else messages
 
 
 class _Message(NamedTuple):

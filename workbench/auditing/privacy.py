@@ -41,8 +41,8 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
     delta = check_number("delta", delta, above=0, maximum=1)
 
     def log_delta(epsilon: float) -> float:
-        # Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu): far too small numbers, or too large
-        # ones, if it were not for their logarithms.
+        # Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu), from logarithms: the numbers themselves
+        # underflow and overflow.
         first, second = (log_ndtr(sign * mu / 2 - epsilon / mu) for sign in (1, -1))
         share = -np.expm1(min(epsilon + second - first, 0.0))
         return float(first + np.log(share)) if share else -math.inf

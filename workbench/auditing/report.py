@@ -93,7 +93,7 @@ def _pictures(audit: Values, images: NDArray[np.float32], true_images: NDArray[n
     above = "The reconstructions" if true_images is None else "The true image above, its reconstruction below"
     text = f"{above}, the most exposed first. A thick frame means recognisable. Below: number and "
     text += "confidence." if true_images is None else "PSNR."
-    return section("Pictures", f"<p>{text}</p><div class='grid'>{''.join(figures)}</div>")
+    return section("Images", f"<p>{text}</p><div class='grid'>{''.join(figures)}</div>")
 
 
 def _images(audit: Values) -> str:
@@ -124,13 +124,13 @@ def _labels(audit: Values, class_names: Sequence[str]) -> str:
 
 def _defences(tried: Values) -> str:
     if not tried["rows"]:
-        return section("Defences", "<p>No defence was tried.</p>")
+        return section("Defences", "<p>No variant was tried.</p>")
     twins = " Their clients had the twin's images, because the client's are not known." * (
         tried["trained_on"] == "twin"
     )
     rows = [
         {
-            "training": one["name"],
+            "variant": one["name"],
             "recognisable": "-" if one["num_images"] is None else f"{one['recognisable']} of {one['num_images']}",
             "mean PSNR": _cell(one["mean_psnr"], 1, " dB"),
             "label errors": _cell(one["label_errors"], 0),
@@ -145,16 +145,16 @@ def _defences(tried: Values) -> str:
     shares = {one["name"]: 100 * one["recognisable"] / one["num_images"] for one in done}
     summary = "; ".join(f"{name}: {share:.0f} % recognisable" for name, share in shares.items())
     y = "recognisable images (%)"
-    if done and all(one["accuracy_percent"] is not None for one in done):
-        points = {one["name"]: ([one["accuracy_percent"]], [shares[one["name"]]]) for one in done}
+    if measured := [one for one in done if one["accuracy_percent"] is not None]:
+        points = {one["name"]: ([one["accuracy_percent"]], [shares[one["name"]]]) for one in measured}
         x = f"test accuracy after {tried['rounds']} round{'s' * (tried['rounds'] > 1)} (%)"
         draw = partial(lines_figure, points, title="Leakage against utility: low and right is good", x=x, y=y)
     else:
-        draw = partial(bars_figure, {y: list(shares.values())}, list(shares), title="Leakage", x="training", y=y)
+        draw = partial(bars_figure, {y: list(shares.values())}, list(shares), title="Leakage", x="variant", y=y)
     delta = f" ε is the epsilon of dp_sgd at delta {tried['delta']:g}." * any(
         one["epsilon_remove"] is not None for one in done
     )
-    text = f"<p>The same client with other trainings, attacked in the same way.{twins}{delta}</p>"
+    text = f"<p>The same client with a defence or another schedule, attacked in the same way.{twins}{delta}</p>"
     return section("Defences", text + _table(rows) + (chart(draw, summary) if done else ""))
 
 
@@ -212,7 +212,7 @@ def _twin(twin: Values | None) -> str:
         {
             "settings": one["name"],
             "mean PSNR": _cell(one["psnr"], 1, " dB"),
-            "recovered": _cell(one["recovered_percent"], 0, " %"),
+            "recognisable": _cell(one["recovered_percent"], 0, " %"),
             "update left": f"{one['update_left']:.2g}",
             "chosen": _cell(one["is_chosen"]),
         }

@@ -5,7 +5,6 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -31,9 +30,9 @@ from workbench.training.model import Model
 __all__ = ["CONFIDENT", "FORMAT", "Audit", "Variant", "kept_attack"]
 
 FORMAT = {"format": "fedavg-leakage-audit", "version": 1}
-# On 3,000 images of FEMNIST, 99 % of the reconstructions with at least this confidence were recovered.
+# On 3,000 images of FEMNIST, 99 % of the reconstructions with at least this confidence were recognisable.
 CONFIDENT = 0.9
-# A wrong order of flattening left eight times the twin's rest of the update distance, right simulations up to 3 times.
+# A wrong order of flattening left eight times as much of the update as the twin, right simulations up to 3 times.
 _MUCH_MORE = 5.0
 _PACKAGES = ("fedavg-leakage-workbench", "jax", "jaxlib", "numpy", "scipy")
 _LIMITS = """
@@ -48,7 +47,10 @@ Label counts can say something about a person even where no image is recognisabl
 """
 _WITHOUT_TRUTH = f"""
 Without the truth, the confidence judges the images: 1 minus the span residual. With at least {CONFIDENT}, 99 % of the
-images of FEMNIST clients were recovered; for other networks and data the share is not known.
+images of FEMNIST clients were recognisable; for other networks and data the share is not known.
+"""
+_VARIANTS = """
+The settings of the attacks are not tuned anew for each variant: an attacker who knows the defence may recover more.
 """
 _EPSILON = """
 Epsilon is that of dp_sgd for two clients that differ in one image: it is left out (its gradient counts as zero; the
@@ -63,14 +65,14 @@ def _paragraphs(*texts: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """The same client with another training, and the attacks on its update.
+    """The same client with a defence or another schedule, and the attacks on its update.
 
     Attributes:
         name: for people.
         training: with the defence.
         attacks: one for each seed; fewer after Ctrl-C, none where the training was refused.
         accuracy: on the test set after training like this, in [0, 1]; None without a test set.
-        failure: why the training was refused.
+        failure: why the training was refused, or could not go on to the last round.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Audit:
         delta: of epsilon.
         is_complete: whether all parts were made; Ctrl-C leaves some out.
         inputs: SHA-256 of everything that was given, by name.
+        call: the Python code that repeats it.
     """
 
     model: Model
@@ -122,6 +125,7 @@ class Audit:
     delta: float
     is_complete: bool
     inputs: Mapping[str, str]
+    call: str
 
     @cached_property
     def found(self) -> Found:
@@ -157,12 +161,14 @@ class Audit:
         if self.has_known_labels:
             return f"The attack was given how many of the {number} images each class has."
         if self.truth:
-            wrong = label_errors(self.truth.label_counts.sum(0), counts)
-            how = f"with {wrong:g} error{'s' * (wrong != 1)}" if wrong else "exactly"
-        else:
-            largest = [f"{self.class_names[k]}: {counts[k]}" for k in np.argsort(-counts, kind="stable")[:5]]
-            how = f"such as {', '.join(largest)}; whether that is right is not known without the truth"
-        return f"The update reveals how many of the {number} images each class has, {how}."
+            if wrong := label_errors(self.truth.label_counts.sum(0), counts):
+                return f"The attack estimates the labels of the {number} images with {wrong:g} error{'s' * (wrong != 1)}."
+            return f"The update reveals how many of the {number} images each class has, exactly."
+        largest = [f"{self.class_names[k]}: {counts[k]}" for k in np.argsort(-counts, kind="stable")[:5]]
+        return (
+            f"The attack estimates how many of the {number} images each class has, such as {', '.join(largest)}; "
+            "whether that is right is not known without the truth."
+        )
 
     def _verdict_on_images(self) -> str:
         number, known = len(self.images), sum(bool(one["is_recognisable"]) for one in self.images)
@@ -195,7 +201,7 @@ class Audit:
 
     @property
     def mismatch(self) -> str:
-        """What the rest of the update distance says about the simulation."""
+        """What the update left says about the simulation."""
         left = self.found.update_left
         if self.calibration is None:
             return f"The attack leaves {left:.2g} of the update distance; there is no twin to compare it with."
@@ -211,19 +217,26 @@ class Audit:
 
     @property
     def recommendation(self) -> str:
-        """Which of the tried variants to use; empty where none was tried."""
-        rows = [row for row in self.defences if not row["failure"]]
-        if len(rows) < 2:
+        """Which of the tried variants to use, or why none is recommended; empty where none was tried."""
+        if not self.variants:
             return ""
-        where = " on the twin" if self.is_on_twin else ""
-        best = min(rows[1:], key=lambda row: (row["recognisable"], -(row["accuracy_percent"] or 0)))
+        base, *others = self.defences
+        rows = [row for row in others if not row["failure"]]
+        where, reason = " on the twin" if self.is_on_twin else "", ""
+        if not (self.checks.is_ok and self.is_fitting):
+            reason = "the simulation may not fit this client"
+        elif base["failure"] or not base["recognisable"]:
+            reason = f"{base['name']}: {base['failure'] or f'the attack finds no recognisable image{where}'}"
+        elif not rows:
+            reason = "none of them was trained and attacked to the end"
+        if reason:
+            return f"No variant can be recommended: {reason}."
+        best = min(rows, key=lambda row: (row["recognisable"], -(row["accuracy_percent"] or 0)))
         cost = "its cost in accuracy needs a test set"
         if best["accuracy_percent"] is not None:
-            cost = (
-                f"the test accuracy is {best['accuracy_percent']:.1f} % ({rows[0]['accuracy_percent']:.1f} % without)"
-            )
+            cost = f"the test accuracy is {best['accuracy_percent']:.1f} % ({base['accuracy_percent']:.1f} % without)"
         if not best["recognisable"]:
-            safe = ", ".join(row["name"] for row in rows[1:] if not row["recognisable"])
+            safe = ", ".join(row["name"] for row in rows if not row["recognisable"])
             return f"No image is recognisable{where} with: {safe}. Recommended of these is {best['name']}; {cost}."
         return (
             f"None of the tried variants protects the images: {best['name']} leaves the fewest recognisable, "
@@ -260,7 +273,7 @@ class Audit:
         """
         seen, twin, counts = self.observation, self.calibration, self.found.label_counts.sum(0)
         true_counts = self.truth.label_counts.sum(0) if self.truth else None
-        seeds = [one.seed for one in self.attacks]
+        made = [one for attacks in (self.attacks, *(each.attacks for each in self.variants)) for one in attacks]
         has_epsilon = any(row["epsilon_remove"] is not None for row in self.defences)
         values: dict[str, Any] = {
             **FORMAT,
@@ -317,13 +330,18 @@ class Audit:
                 "rows": self.defences,
                 "recommendation": self.recommendation or None,
             },
-            "limits": _paragraphs(_LIMITS, *[_WITHOUT_TRUTH] * (not self.truth), *[_EPSILON] * has_epsilon),
+            "limits": _paragraphs(
+                _LIMITS,
+                *[_WITHOUT_TRUTH] * (not self.truth),
+                *[_VARIANTS] * bool(self.variants),
+                *[_EPSILON] * has_epsilon,
+            ),
             "reproduction": {
-                "command": command or f"wb.audit(model, observation, wb.{self.config!r}, seeds={seeds})",
-                "seeds": seeds,
+                "command": command or self.call,
+                "seeds": [one.seed for one in self.attacks],
                 "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
-                "device": jax.devices()[0].device_kind,
-                "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+                "device": ", ".join(sorted({one.device for one in made})),
+                "finished": max(one.finished for one in made),
                 "sha256": {**self.inputs, **(files or {})},
             },
         }
@@ -373,18 +391,17 @@ def _judged(found: Found, truth: Truth, class_names: Sequence[str]) -> list[dict
 
 def _totals(attacks: Sequence[Found], truth: Truth, class_names: Sequence[str]) -> dict[str, Any]:
     """How much the kept one of several attacks recovers; everything is None without attacks."""
-    found = kept_attack(attacks) if attacks else None
-    records = [] if found is None else _judged(found, truth, class_names)
+    names = ("recognisable", "num_images", "mean_psnr", "mean_confidence", "label_errors")
+    if not attacks:
+        return dict.fromkeys(names)
+    found = kept_attack(attacks)
+    records = _judged(found, truth, class_names)
+
     columns = {name: [one[name] for one in records] for name in ("is_recognisable", "psnr", "confidence")}
-    known, psnr, sure = (None if not column or None in column else column for column in columns.values())
-    wrong = found and truth and label_errors(truth.label_counts.sum(0), found.label_counts.sum(0))
-    return {
-        "recognisable": known and sum(known),
-        "num_images": len(records) or None,
-        "mean_psnr": psnr and float(np.mean(psnr)),
-        "mean_confidence": sure and float(np.mean(sure)),
-        "label_errors": wrong if truth else None,
-    }
+    known, psnr, sure = (None if None in column else float(np.mean(column)) for column in columns.values())
+    wrong = label_errors(truth.label_counts.sum(0), found.label_counts.sum(0)) if truth else None
+    recognisable = None if known is None else round(known * len(records))
+    return dict(zip(names, (recognisable, len(records), psnr, sure, wrong), strict=True))
 
 
 def _membership(found: Membership | str | None) -> dict[str, Any] | None:

@@ -64,10 +64,14 @@ class Calibration:
     Attributes:
         tries: what was tried, in order; Ctrl-C leaves fewer than were asked for.
         twin: the twin's clients.
+        call: the Python code that repeats it.
+        is_complete: whether everything that was asked for was tried.
     """
 
     tries: tuple[Try, ...]
     twin: Truth
+    call: str = "calibration"
+    is_complete: bool = True
 
     @cached_property
     def best(self) -> Try:
@@ -86,7 +90,7 @@ class Calibration:
 
     @property
     def yardstick(self) -> float:
-        """What an attack that simulates the client leaves of the update distance, relative to the start."""
+        """`Found.update_left` of the best attack: what an attack that simulates the client leaves."""
         return self.best.found.update_left
 
     @property
@@ -121,7 +125,7 @@ class Calibration:
         gain = self.twin_psnr - self.tries[0].psnr
         reached = "a working attack reaches" if self.is_working else "no settings work here; the best attack reaches"
         return (
-            f"{text_table([['settings', 'PSNR', 'recovered', 'update left', 'time', ''], *cells])}\n"
+            f"{text_table([['settings', 'PSNR', 'recognisable', 'update left', 'time', ''], *cells])}\n"
             f"Twin of {len(self.twin.images)} images ({self.twin[0].name}), on which images of one colour reach "
             f"{self.blank_psnr:.1f} dB: {reached} {self.twin_psnr:.1f} dB, {gain:.1f} dB more than "
             f"{self.tries[0].name} as it is, and leaves {self.yardstick:.2g} of the update distance."
@@ -182,7 +186,9 @@ def calibrate(
             done.append(Try(name, config, found, score(found, twin)))
     if not done:
         raise KeyboardInterrupt
-    return Calibration(tuple(done), twin)
+    stood = "" if stand_in is None else "stand_in=stand_in, "
+    arguments = f"{stood}tries={count}, steps={steps}, known_labels={known_labels}, seed={seed}"
+    return Calibration(tuple(done), twin, f"wb.calibrate(model, observation, {arguments})", len(done) == count)
 
 
 def _changed(config: AttackConfig, changes: Mapping[str, float | str]) -> AttackConfig:
@@ -190,7 +196,7 @@ def _changed(config: AttackConfig, changes: Mapping[str, float | str]) -> Attack
         name: v if isinstance(v, str) else getattr(config, name) * v for name, v in changes.items()
     }
     if "method" in values:
-        # The choice by noise would take the span's method back.
+        # Where noise hides the span, `noisy_method` would replace the method.
         values["noisy_method"] = None
     return replace(config, **values)
 

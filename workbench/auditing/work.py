@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -18,7 +19,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 from numpy.typing import NDArray
 
 from workbench.attack.spectrum import confidence_of
-from workbench.config import AttackConfig, ClientConfig, DefenceConfig
+from workbench.config import AttackConfig, ClientConfig
 from workbench.data import ClientData
 from workbench.federated import Observation, aggregate, client_update
 from workbench.files.container import digest_of
@@ -29,10 +30,12 @@ from workbench.study.plan.plan import Row
 from workbench.study.run.store import Store
 from workbench.training.model import Model
 
-__all__ = ["Found", "Work", "best_settings", "bundled", "sha256", "training_of", "updated"]
+__all__ = ["Found", "Work", "best_settings", "bundled", "digest_of_network", "sha256", "training_of", "updated"]
 
 # Steps between two looks at Ctrl-C.
 _STEPS = 10
+# JSON has no infinity.
+_INFINITE = 1e9
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +47,15 @@ class Found:
         labels: [A * N] the class assumed for every image.
         label_counts: [A, K] that the attack used.
         residuals: [A * N] of the span; None where the update has none.
-        update_left: the distance between the observed and the simulated update at the end, relative to the start.
+        update_left: the distance between the observed and the simulated update at the last step, divided by the
+            distance at the first step; 1e9 where it is not finite, or where no step was made.
         config: the settings of the attack, after the choice between its methods.
         outcome: ``FINISHED`` or ``DIVERGED``.
         steps: made.
         seconds: of these steps, compilation included.
         seed: of the attack.
+        device: that it ran on, for people.
+        finished: when, in UTC.
     """
 
     images: NDArray[np.float32]
@@ -62,6 +68,8 @@ class Found:
     steps: int
     seconds: float
     seed: int
+    device: str
+    finished: str
 
     @property
     def confidence(self) -> NDArray[np.float32] | None:
@@ -81,18 +89,19 @@ class Found:
             residuals=None if residuals is None else np.array(residuals, np.float32),
             config=AttackConfig(**row["config"]),
             outcome=Outcome[row["outcome"]],
-            **{name: row[name] for name in ("update_left", "steps", "seconds", "seed")},
+            **{name: row[name] for name in ("update_left", "steps", "seconds", "seed", "device", "finished")},
         )
 
 
 def _update_left(session: AttackSession) -> float:
     """The update term without its weight, at the last step relative to the first."""
     term, config = session.history.terms["update"], session.config
+    if not len(term):
+        return _INFINITE
     first, later = config.update_weight
     later_steps = len(term) - 1 - config.warm_start_steps * (len(term) > config.warm_start_steps)
     grown = (later / first) ** min(later_steps / config.update_weight_steps, 1.0)
-    # JSON has no infinity.
-    return float(np.nan_to_num(term[-1] / term[0] / grown, nan=1e9, posinf=1e9))
+    return float(np.nan_to_num(term[-1] / term[0] / grown, nan=_INFINITE, posinf=_INFINITE))
 
 
 class Work(AbstractContextManager["Work"]):
@@ -144,14 +153,11 @@ class Work(AbstractContextManager["Work"]):
         self, name: str, observation: Observation, config: AttackConfig, seed: int, label_counts: Any = None
     ) -> Found | None:
         """Attack an update to the last configured step; None after Ctrl-C."""
-        probe = np.random.default_rng(0).random((2, *observation.image_shape), np.float32)
-        logits = self.model.apply(observation.server_weights, jnp.asarray(observation.normalization.normalize(probe)))
         settings = {
             "part": "attack",
-            "network": self.model.name,
+            "form": 2,
+            "network": digest_of_network(self.model, observation),
             "weights": sha256(observation.server_weights, observation.client_weights),
-            # Two networks with equal weights can differ in what they compute, for instance in the order of flattening.
-            "logits": sha256(np.round(logits, 3)),
             "observation": observed_settings(observation),
             "normalization": asdict(observation.normalization),
             "config": asdict(config),
@@ -192,6 +198,8 @@ class Work(AbstractContextManager["Work"]):
             "steps": session.num_steps,
             "seconds": round(time.perf_counter() - started, 2),
             "seed": seed,
+            "device": f"{session.device_name} ({session.device.device_kind})",
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 
 
@@ -200,13 +208,22 @@ def sha256(*values: Any) -> str:
     return digest_of({keystr(path): np.asarray(leaf) for path, leaf in tree_leaves_with_path(values)})
 
 
-def training_of(observation: Observation, defence: DefenceConfig | None = None) -> ClientConfig:
-    """How the server asked the client to train, with a defence."""
+def digest_of_network(model: Model, observation: Observation) -> str:
+    """A digest of what a network computes for two fixed images at the server's weights.
+
+    Two networks with equal weights can compute different logits, for instance by their order of flattening.
+    """
+    probe = np.random.default_rng(0).random((2, *observation.image_shape), np.float32)
+    logits = model.apply(observation.server_weights, jnp.asarray(observation.normalization.normalize(probe)))
+    return sha256({model.name: np.round(logits, 3)})
+
+
+def training_of(observation: Observation) -> ClientConfig:
+    """How the server asked the client to train."""
     return ClientConfig(
         epochs=observation.epochs,
         batch_size=observation.batch_size,
         learning_rate=observation.learning_rate,
-        defence=DefenceConfig() if defence is None else defence,
         **observation.training.changes,
     )
 

@@ -1,21 +1,23 @@
 """The command ``workbench audit``."""
 
 import hashlib
+import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from workbench import models
 from workbench.auditing.audit import audit as run_audit
-from workbench.auditing.audit import defence_of
-from workbench.auditing.twin import TRIES, calibrate
+from workbench.auditing.twin import TRIES, Calibration, calibrate
 from workbench.auditing.work import best_settings
 from workbench.cli.common import given_settings, one_of, option, parse_settings, prepare_run, seed_list, setting_options
 from workbench.config import AttackConfig, ClientConfig
-from workbench.data import ClientData, dataset_from_arrays, dataset_from_folder
+from workbench.data import ClientData, Dataset, dataset_from_arrays, dataset_from_folder
 from workbench.errors import ConfigError, DataError, check_count
 from workbench.federated import Observation
 from workbench.federated.updates import SENDS
@@ -28,6 +30,7 @@ __all__ = ["audit"]
 
 _CLIENT, _IMAGES, _AUDIT = "The client", "Images", "The audit"
 _IMAGES_HELP = "a folder with one sub-folder of images per class, or an .npz file with images and labels."
+_FOLDERS_HELP = f"{_IMAGES_HELP[:-1]}; sub-folders with whole numbers as names are these labels."
 _TRAINING = [name for name in settings_of(ClientConfig) if name != "same_batches"]
 _NEEDED = ("epochs", "batch_size", "learning_rate")
 _OPTIONS = (
@@ -38,9 +41,15 @@ _OPTIONS = (
     option("mean", str | None, None, _CLIENT, "Normalisation: the mean of every channel, such as 0.5,0.5,0.5."),
     option("std", str | None, None, _CLIENT, "Normalisation: the standard deviation of every channel."),
     option("sends", str, "weights", _CLIENT, f"What the client sends: its weights or their change. {one_of(SENDS)}"),
-    option("client", str, "0", _CLIENT, "Which client of an audit file: its id, or its place from 0."),
+    option(
+        "client",
+        str,
+        "0",
+        _CLIENT,
+        "Which client of an audit file: its id, or else its place from 0.",
+    ),
     *setting_options(ClientConfig, _CLIENT, only=_TRAINING),
-    option("truth", Path | None, None, _IMAGES, f"The client's images: {_IMAGES_HELP}"),
+    option("truth", Path | None, None, _IMAGES, f"The client's images: {_FOLDERS_HELP}"),
     option("stand_in", Path | None, None, _IMAGES, f"Images for the twin; bundled ones if unset: {_IMAGES_HELP}"),
     option("pictures", Path | None, None, _IMAGES, f"Were these among the client's? {_IMAGES_HELP.capitalize()}"),
     option("controls", Path | None, None, _IMAGES, f"Pictures that were certainly not: {_IMAGES_HELP}"),
@@ -66,27 +75,33 @@ def audit(
     files: Annotated[list[Path], typer.Argument(help="The weights before and after, or one audit file.")], **values: Any
 ) -> int:
     """Audit the update of a client: what would a curious server learn from it?"""
-    tries, seeds = check_count("tries", values["tries"], minimum=0), seed_list(values["seeds"])
+    tries, seeds = check_count("tries", values["tries"], minimum=0, maximum=len(TRIES)), seed_list(values["seeds"])
     schedules = [parse_settings(text.split(",")) for text in values["schedule"] or []]
-    for text in values["defence"] or []:
-        defence_of(text)
     prepare_run(values["report"], values["json"], values["store"])
     model, seen = _target(files, values)
     paths = {name: values[name] for name in ("truth", "stand_in", "pictures", "controls", "test_set")}
     images: dict[str, Any] = {
-        name: None if path is None else _images(path, model, seen) for name, path in paths.items()
+        name: None if path is None else _images(path, model, seen, is_labelled=name not in ("pictures", "controls"))
+        for name, path in paths.items()
     }
     truth, stand_in = images.pop("truth"), images.pop("stand_in")
     if values["known_labels"] and truth is None:
         raise ConfigError("--known-labels needs --truth, where the labels are.")
     run = {"store": values["store"], "device": values["device"]}
     changes = given_settings(AttackConfig, values)
-    settings: Any = best_settings(seen, **changes)
+    best = best_settings(seen, **changes)
+
+    def settings() -> Calibration | AttackConfig:
+        if not tries:
+            return best
+        known = {"known_labels": values["known_labels"]}
+        chosen = calibrate(model, seen, stand_in, tries=tries, **known, **changes, **run)
+        typer.echo(f"{chosen}\n")
+        if not chosen.is_complete:
+            raise KeyboardInterrupt
+        return chosen
+
     try:
-        if tries:
-            known = {"known_labels": values["known_labels"]}
-            settings = calibrate(model, seen, stand_in, tries=tries, **known, **changes, **run)
-            typer.echo(f"{settings}\n")
         found = run_audit(
             model,
             seen,
@@ -102,7 +117,10 @@ def audit(
             **run,
         )
     except KeyboardInterrupt:
-        typer.echo("Stopped before the first attack was finished; there is nothing to report.")
+        kept = "nothing is kept; with --store, finished parts are."
+        if values["store"]:
+            kept = f"finished parts are kept in {values['store']}, and the same command continues there."
+        typer.echo(f"Stopped; there is no report, and {kept}")
         return 130
     typer.echo(f"{found.checks}\n\n{found}")
     read = [*files, *(path for path in (Path(values["model"]), *paths.values()) if path and path.is_file())]
@@ -131,16 +149,17 @@ def _target(files: list[Path], values: dict[str, Any]) -> tuple[Model, Observati
     known: dict[str, Any] = {"normalization": (mean, std), "sends": values["sends"], "num_images": values["num_images"]}
     if len(files) == 2:
         return model, Observation.from_updates(model, files[0], files[1], training, **known)
-    client = int(values["client"]) if values["client"].isdecimal() else values["client"]
-    return model, Observation.from_audit_file(model, files[0], training, client=client, **known)
+    return model, Observation.from_audit_file(model, files[0], training, client=values["client"], **known)
 
 
-def _images(path: Path, model: Model, seen: Observation) -> ClientData:
-    """All images of a file or a folder, as one client's."""
+def _images(path: Path, model: Model, seen: Observation, *, is_labelled: bool) -> ClientData:
+    """All images of a file or a folder, as one client's; labels matter only where they are used."""
     height, _, channels = seen.image_shape
     if existing_path(path, _IMAGES_HELP).is_dir():
         color = "grey" if channels == 1 else "rgb"
         data = dataset_from_folder(path, size=height, color=color, normalization=seen.normalization)
+        if is_labelled:
+            data = _with_labels_of(path, data, model.num_classes)
     else:
         arrays = read_npz(path, "images and labels", "images", "labels")
         names = [str(index) for index in range(model.num_classes)]
@@ -149,3 +168,19 @@ def _images(path: Path, model: Model, seen: Observation) -> ClientData:
     if data.image_shape != seen.image_shape:
         raise DataError(f"'{path}' has images of {data.image_shape}; the client's are {seen.image_shape}.")
     return data.client(0, None)
+
+
+def _with_labels_of(path: Path, data: Dataset, num_classes: int) -> Dataset:
+    """The labels that the names of the sub-folders are; their order is the labels only if every class has one."""
+    if all(re.fullmatch("[0-9]{1,9}", name) for name in data.class_names):
+        numbers = np.array([int(name) for name in data.class_names])
+        if numbers.max() < num_classes:
+            names = tuple(map(str, range(num_classes)))
+            changed = lambda index: (data.pictures(index)[0], numbers[data.pictures(index)[1]])  # noqa: E731
+            return replace(data, class_names=names, pictures=changed)
+    if data.num_classes != num_classes:
+        raise DataError(
+            f"'{path}' has {data.num_classes} sub-folders for the {num_classes} classes of the network: give one for "
+            f"every class, or name them by their labels from 0 to {num_classes - 1}."
+        )
+    return data

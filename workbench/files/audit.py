@@ -48,13 +48,12 @@ class RecordedRound:
     clients: tuple[RecordedClient, ...]
 
     def client(self, which: str | int) -> RecordedClient:
-        """A client by its id, or by its place among those recorded."""
-        if isinstance(which, int) and 0 <= which < len(self.clients):
-            return self.clients[which]
-        for one in self.clients:
-            if one.id == which:
-                return one
-        known = shown(", ".join(one.id for one in self.clients))
+        """A client by its id, or by its place among those recorded; a text is an id first, a number a place first."""
+        ids, places = [one.id for one in self.clients], [str(place) for place in range(len(self.clients))]
+        for names in (places, ids) if isinstance(which, int) else (ids, places):
+            if str(which) in names:
+                return self.clients[names.index(str(which))]
+        known = shown(", ".join(ids))
         raise DataError(
             f"client = {shown(which)} was not recorded; give a place from 0 to {len(self.clients) - 1} or one of the "
             f"ids {known}."
