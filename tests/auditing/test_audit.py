@@ -13,6 +13,7 @@ from workbench.auditing.privacy import dp_sgd_epsilon
 from workbench.auditing.twin import Calibration, Try
 from workbench.auditing.work import Work, training_of
 from workbench.data import Truth
+from workbench.data.dataset import Normalization
 from workbench.session import Outcome
 
 DEFENCES = ["gaussian 0.2", "dp_sgd 1.0", "gaussian 1e30"]
@@ -24,9 +25,8 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def make(model, observation, quick, client, dataset, store):
-    """An audit of the small client, with changes."""
-    given = {
+def given(client, dataset, store):
+    return {
         "truth": client,
         "pictures": dataset.client(0, num_images=8),
         "controls": dataset.client(3, num_images=40),
@@ -36,6 +36,11 @@ def make(model, observation, quick, client, dataset, store):
         "rounds": 2,
         "store": store,
     }
+
+
+@pytest.fixture(scope="module")
+def make(model, observation, quick, given):
+    """An audit of the small client, with changes."""
     return lambda **changes: wb.audit(model, observation, quick, **{**given, **changes})
 
 
@@ -118,12 +123,12 @@ def test_membership_is_that_of_a_session(audit, model, observation, quick, datas
 
 
 def test_a_store_resumes_without_attacking_again(audit, make, monkeypatch):
-    def refuse(*args):
+    def refuse(*args, **kwargs):
         raise AssertionError("an attack that is in the store was made again")
 
     monkeypatch.setattr(Work, "_run", refuse)
+    monkeypatch.setattr(module, "server_rounds", refuse)
     ours, theirs = (one.summary() for one in (audit, make()))
-    ours["reproduction"].pop("finished"), theirs["reproduction"].pop("finished")
     assert ours == theirs
     with pytest.raises(AssertionError, match="made again"):
         make(seeds=[0, 1, 2])
@@ -135,7 +140,37 @@ def test_ctrl_c_keeps_what_is_finished(make, stop_at):
     assert [found.seed for found in stopped.attacks] == [0]
     assert not stopped.is_complete
     assert all(row["failure"] for row in stopped.defences)
-    assert stopped.recommendation == ""
+    assert stopped.recommendation == "No variant can be recommended: no defence: not finished."
+
+
+def test_after_ctrl_c_no_variant_is_trained(make, stop_at, monkeypatch):
+    stop_at(3)
+    monkeypatch.setattr(module, "updated", lambda *args: pytest.fail("a variant was trained after Ctrl-C"))
+    assert not make(store=None).is_complete
+
+
+def test_an_attack_that_diverges_at_its_first_step_is_a_result_too(make):
+    found = make(defences=["gaussian 3e18"], schedules=[], pictures=None, test_set=None, seeds=[0])
+    (diverged,) = found.variants[1].attacks
+    assert (diverged.outcome, diverged.steps, diverged.update_left) == (Outcome.DIVERGED, 0, 1e9)
+    assert found.defences[1]["failure"] == "the attack diverged"
+    assert "gaussian" not in found.recommendation
+
+
+def test_a_training_that_diverges_in_a_later_round_keeps_its_attack(make, audit):
+    schedules = [{"weight_decay": 25000.0}]
+    found = make(defences=[], schedules=schedules, pictures=None, seeds=[0])
+    row = found.defences[1]
+    assert row["recognisable"] is not None
+    assert row["accuracy_percent"] is None
+    assert "diverge" in row["failure"]
+    assert found.defences[0]["accuracy_percent"] == audit.defences[0]["accuracy_percent"]
+
+
+def test_the_truth_is_normalised_as_the_observation_says(make, audit, client):
+    other = replace(client, normalization=Normalization((0.5,), (0.5,)))
+    # The same parts as with the client's own normalisation, so all of them come from the store.
+    assert make(truth=other).defences == audit.defences
 
 
 def test_without_the_truth_confidence_judges_and_defences_are_tried_on_a_twin(audit, make, observation, model):
@@ -173,7 +208,9 @@ def test_the_verdict_counts_images_and_labels(audit, client):
     wrong[client.labels[0]] -= 1
     wrong[(client.labels[0] + 1) % 62] += 1
     found = replace(audit.attacks[0], label_counts=wrong[None])
-    assert replace(audit, attacks=(found,)).verdict[0].endswith("with 1 error.")
+    assert (
+        replace(audit, attacks=(found,)).verdict[0] == "The attack estimates the labels of the 5 images with 1 error."
+    )
     assert "was given" in replace(audit, has_known_labels=True).verdict[0]
 
 
@@ -189,7 +226,7 @@ def calibrated(audit, client, good):
     return replace(audit, calibration=Calibration((tried,), Truth.of(client)))
 
 
-def test_the_yardstick_tells_a_simulation_that_does_not_fit(audit, client):
+def test_the_yardstick_shows_a_simulation_that_does_not_fit(audit, client):
     assert "no twin" in audit.mismatch
     working = replace(calibrated(audit, client, 5), attacks=audit.attacks[:1])
     assert "fits this client" in working.mismatch
@@ -218,7 +255,25 @@ def test_the_recommendation_weighs_leakage_against_accuracy(audit, client):
     assert "the test accuracy is 50.0 % (90.0 % without)" in advice((5, 0, 0), (0.9, 0.3, 0.5))
     assert "gaussian 0.2 leaves the fewest recognisable, 1 of 5" in advice((5, 1, 2), (0.9, 0.3, 0.5))
     assert "needs a test set" in advice((5, 0), (None, None))
-    assert advice((5,), (0.9,)) == ""
+    assert replace(audit, variants=()).recommendation == ""
+
+
+def test_nothing_is_recommended_where_the_attack_shows_nothing(audit, client):
+    def variants(first, second):
+        both = [replace(audit.variants[0], **given) for given in (first, second)]
+        return replace(audit, variants=tuple(both))
+
+    leaks, shows_nothing = ({"attacks": with_psnr(audit, client, good).attacks} for good in (5, 0))
+    assert "Recommended" in variants(leaks, shows_nothing).recommendation
+    refused = "No variant can be recommended: "
+    assert variants(shows_nothing, shows_nothing).recommendation.startswith(f"{refused}no defence: the attack finds no")
+    missing = variants({"attacks": (), "failure": "it diverged"}, shows_nothing)
+    assert missing.recommendation == f"{refused}no defence: it diverged."
+    failed = variants(leaks, {"failure": "refused"})
+    assert failed.recommendation == f"{refused}none of them was trained and attacked to the end."
+    checks = Checks((Finding("bias", False, "It moved too far.", "Check the rate."),))
+    for wrong in (replace(variants(leaks, shows_nothing), checks=checks), calibrated(audit, client, 0)):
+        assert wrong.recommendation == f"{refused}the simulation may not fit this client."
 
 
 # Input
@@ -252,12 +307,24 @@ def test_a_wrong_defence_is_refused(text):
         ({"rounds": 0}, "rounds"),
         ({"schedules": [{"epoch": 1}]}, "did you mean 'epochs'"),
         ({"truth": 5}, "truth"),
+        ({"truth": "small"}, "truth images are"),
+        ({"test_set": "small"}, "test_set images are"),
+        ({"test_set": 5}, "test_set"),
+        ({"pictures": np.zeros((2, 8, 8, 1), np.float32)}, "pictures images are"),
+        ({"controls": np.zeros((2, 8, 8, 1), np.float32)}, "controls images are"),
+        ({"label_counts": [1, 2]}, "label_counts has shape"),
+        ({"label_counts": [1] * 62}, "label_counts sums to 62"),
+        ({"settings": 5}, "settings = 5 must be a Calibration or an AttackConfig"),
     ],
 )
-def test_wrong_input_is_refused_before_any_attack(make, monkeypatch, changes, words):
+def test_wrong_input_is_refused_before_any_attack(model, observation, given, monkeypatch, changes, words):
+    images, half = np.zeros((5, 8, 8, 1), np.float32), Normalization((0.5,), (0.5,))
+    small = wb.ClientData(images, np.zeros(5, np.int32), ("a",), half)
+    changes = {name: small if isinstance(value, str) else value for name, value in changes.items()}
     monkeypatch.setattr(Work, "attack", lambda *args: pytest.fail("an attack was made"))
+    settings = {"settings": lambda: pytest.fail("settings were chosen"), **given, **changes}
     with pytest.raises(wb.WorkbenchError, match=words):
-        make(**changes)
+        wb.audit(model, observation, **settings)
 
 
 def test_a_truth_of_another_size_is_refused(make, dataset):
@@ -265,9 +332,9 @@ def test_a_truth_of_another_size_is_refused(make, dataset):
         make(truth=dataset.client(0, num_images=4))
 
 
-def test_settings_of_another_kind_are_refused(model, observation):
-    with pytest.raises(wb.ConfigError, match="must be a Calibration or an AttackConfig"):
-        wb.audit(model, observation, settings={"steps": 5})
+def test_settings_may_be_a_function_that_gives_them(make, audit, model, observation, given, quick):
+    found = wb.audit(model, observation, lambda: quick, **given)
+    assert found.summary() == audit.summary()
 
 
 def test_data_that_names_fewer_classes_than_the_network_has_is_understood(make, client, dataset):
@@ -275,6 +342,22 @@ def test_data_that_names_fewer_classes_than_the_network_has_is_understood(make, 
     audit = make(truth=few, defences=[], schedules=[], pictures=None, seeds=[0], test_set=None)
     assert audit.class_names[:4] == ("a", "b", "c", "3")
     assert sum(audit.summary()["labels"]["true_counts"].values()) == 5
+
+
+def test_classes_with_equal_names_are_counted_apart(make, client):
+    """Folders named 3 and 7 are classes 0 and 1 of a network that has classes 3 and 7, too."""
+    few = wb.ClientData(client.images, client.labels % 2, ("3", "7"), client.normalization)
+    found = make(truth=few, defences=[], schedules=[], pictures=None, seeds=[0], test_set=None)
+    assert found.class_names[:5] == ("3 (class 0)", "7 (class 1)", "2", "3 (class 3)", "4")
+    labels = found.summary()["labels"]
+    assert sum(labels["true_counts"].values()) == sum(labels["counts"].values()) == 5
+
+
+def test_the_call_repeats_the_audit(audit, model, observation, given):
+    """It is run as Python code, with the data under the names of the arguments."""
+    names = {"wb": wb, "model": model, "observation": observation, **given}
+    found = eval(audit.call.removesuffix(")") + ", store=store)", names)
+    assert found.summary() == audit.summary()
 
 
 def test_failed_checks_are_passed_on(monkeypatch, make):

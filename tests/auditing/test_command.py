@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import workbench as wb
 from workbench.cli import app as cli
+from workbench.cli import audit as command
 from workbench.data.dataset import FEMNIST_NORMALIZATION
+from workbench.files.audit import RecordedClient, RecordedRound
 
 UPDATE = Path(__file__).parents[2] / "assets" / "update"
 FILES = [UPDATE / "before.safetensors", UPDATE / "after.safetensors"]
@@ -68,11 +71,53 @@ def test_ctrl_c_leaves_a_report_of_what_is_finished(folder, monkeypatch, capsys,
     quick = [*GLYPHS, "--tries", 0, "--steps", 15]  # two calls of step for every attack
     stop_at(1)
     assert workbench(monkeypatch, "audit", *quick) == 130
-    assert "nothing to report" in capsys.readouterr().out
+    assert "there is no report, and nothing is kept; with --store" in capsys.readouterr().out
     assert not Path("audit.html").exists()
     stop_at(3)
     assert workbench(monkeypatch, "audit", *quick) == 130
     assert "The audit was stopped" in Path("audit.html").read_text()
+
+
+def test_ctrl_c_while_the_twin_is_attacked_stops_the_command(folder, monkeypatch, capsys, stop_at):
+    twice = [*GLYPHS, "--tries", 2, "--steps", 15, "--store", "audit.sqlite"]
+    stop_at(3)  # during the second of two tries
+    assert workbench(monkeypatch, "audit", *twice) == 130
+    printed = capsys.readouterr().out
+    assert "attack reaches" in printed, "what was found until then is printed"
+    assert "finished parts are kept in audit.sqlite, and the same command continues there" in printed
+    assert not Path("audit.html").exists()
+
+
+def images_in_folders(name, images, labels, names):
+    for place, (image, label) in enumerate(zip(images, labels, strict=True)):
+        Path(name, names[label]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.uint8(255 * image[..., 0])).save(Path(name, names[label], f"{place}.png"))
+
+
+def test_folders_are_classes_by_their_names(folder, monkeypatch, capsys):
+    """The client has few of the 62 classes, and their numbers are the labels."""
+    images_in_folders("numbers", folder.images, folder.labels, [str(label) for label in range(62)])
+    quick = ["--tries", 0, "--steps", 1, "--json", "audit.json"]
+    assert workbench(monkeypatch, "audit", *GLYPHS, "--truth", "numbers", *quick) == 0
+    found = json.loads(Path("audit.json").read_text())
+    counts = {str(label): int(count) for label, count in enumerate(folder.label_counts) if count}
+    assert found["labels"]["true_counts"] == counts
+    images_in_folders("words", folder.images, folder.labels, [f"class {label}" for label in range(62)])
+    assert workbench(monkeypatch, "audit", *GLYPHS, "--truth", "words", *quick) == 2
+    number = len(set(folder.labels.tolist()))
+    assert f"'words' has {number} sub-folders for the 62 classes of the network" in capsys.readouterr().err
+    # What is only looked at needs no labels.
+    assert workbench(monkeypatch, "audit", *GLYPHS, "--pictures", "words", *quick) == 0
+
+
+def test_a_client_is_chosen_by_its_id_before_its_place():
+    ids = ["8231049874561230987", "0"]
+    recorded = RecordedRound(
+        1, "FedAvg", "flwr", tuple(RecordedClient(one, 1, {}, {}, {}, {}, ("", "")) for one in ids)
+    )
+    assert [recorded.client(which).id for which in (ids[0], "0", "1", 0, 1, int(ids[0]))] == [
+        ids[0], "0", "0", ids[0], "0", ids[0]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -90,11 +135,17 @@ def test_ctrl_c_leaves_a_report_of_what_is_finished(folder, monkeypatch, capsys,
         ([FILES[0], *CLIENT], "audit file"),
         ([*FILES, *CLIENT, "--truth", "nowhere.npz"], "nowhere.npz"),
         ([*FILES, *CLIENT, "--truth", "small.npz"], "images of (8, 8, 3)"),
+        ([*FILES, *CLIENT, "--truth", "two.npz"], "truth has [2] images; the observation has 1 clients with 8"),
+        ([*FILES, *CLIENT, "--rounds", "0"], "rounds = 0"),
+        ([*FILES, *CLIENT, "--delta", "2"], "delta = 2"),
+        ([*FILES, *CLIENT, "--schedule", "epoch=1"], "did you mean 'epochs'"),
     ],
 )
 def test_a_mistake_is_one_line(monkeypatch, tmp_path, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
-    np.savez("small.npz", images=np.zeros((2, 8, 8, 3), np.float32), labels=np.zeros(2, np.int64))
+    for name, size in {"small": 8, "two": 16}.items():
+        np.savez(f"{name}.npz", images=np.zeros((2, size, size, 3), np.float32), labels=np.zeros(2, np.int64))
+    monkeypatch.setattr(command, "calibrate", lambda *args, **options: pytest.fail("the twin was attacked first"))
     assert workbench(monkeypatch, "audit", *arguments) == 2
     printed = capsys.readouterr().err.strip().splitlines()
     assert words in printed[-1], printed

@@ -143,7 +143,7 @@ def test_what_every_client_gets_is_stored_once(recording):
     assert clients[0].hashes[1] != clients[1].hashes[1]
 
 
-def test_values_that_json_has_no_word_for_become_text(recording):
+def test_values_that_json_cannot_hold_become_text(recording):
     metrics = read_audit_file(recording).clients[0].metrics
     assert (metrics["loss"], metrics["note"]) == ("nan", "b'bytes'")
 
@@ -188,6 +188,63 @@ def test_arguments_may_be_given_by_name_and_messages_by_a_generator(tmp_path):
     assert len(strategy.given[0][1]) == 2, "the strategy gets the results that the recorder has read"
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_strategy_may_take_any_arguments(tmp_path, by_name):
+    class Any(Strategy):
+        def configure_fit(self, *args, **kwargs):
+            return super().configure_fit(*args, **kwargs)
+
+        def aggregate_fit(self, *args, **kwargs):
+            return super().aggregate_fit(*args, **kwargs)
+
+    strategy, weights = record(Any(), tmp_path / "round.audit"), parameters(FEDERATION["first_weights"]())
+    first = {"server_round": 1, "parameters": weights, "client_manager": None}
+    sent = strategy.configure_fit(**first) if by_name else strategy.configure_fit(*first.values())
+    last = {"server_round": 1, "results": [(proxy, FitRes(weights, 3)) for proxy, _ in sent], "failures": []}
+    strategy.aggregate_fit(**last) if by_name else strategy.aggregate_fit(*last.values())
+    assert len(read_audit_file(tmp_path / "round.audit").clients) == 2
+
+
+def test_a_round_without_messages_is_logged_and_goes_on(tmp_path, caplog):
+    class Silent(Strategy):
+        def configure_fit(self, server_round, parameters, client_manager):
+            return None
+
+        def aggregate_fit(self, server_round, results, failures):
+            return results
+
+    strategy = record(Silent(), tmp_path / "round.audit")
+    assert strategy.configure_fit(1, None, None) is None
+    assert strategy.aggregate_fit(1, None, []) is None
+    assert "could not be recorded" in caplog.text
+    with pytest.raises(TypeError, match="missing 3 required"):
+        strategy.configure_fit()
+
+
+def test_a_strategy_with_slots_or_frozen_is_recorded(tmp_path):
+    class Slots:
+        __slots__ = ("given",)
+
+        configure_fit, aggregate_fit = Strategy.configure_fit, Strategy.aggregate_fit
+
+        def __init__(self):
+            self.given = []
+
+    @dataclass(frozen=True)
+    class Frozen:
+        given: list = field(default_factory=list)
+        configure_fit, aggregate_fit = Strategy.configure_fit, Strategy.aggregate_fit
+
+    for kind in (Slots, Frozen):
+        path = tmp_path / f"{kind.__name__}.audit"
+        strategy = record(kind(), path)
+        assert isinstance(strategy, kind)
+        run_rounds(strategy, rounds=1)
+        assert len(strategy.given) == 1
+        assert read_audit_file(path).strategy == kind.__name__
+        assert kind.configure_fit is Strategy.configure_fit, "other strategies of this class are not recorded"
+
+
 def test_what_is_no_strategy_is_refused(tmp_path):
     with pytest.raises(TypeError, match="strategy = dict has none of Flower's pairs of methods"):
         record({}, tmp_path / "round.audit")
@@ -204,6 +261,22 @@ def test_clients_are_chosen_by_id_or_place(recording):
     for unknown in ("nobody", 2, -1, None):
         with pytest.raises(wb.DataError, match="was not recorded; give a place from 0 to 1 or one of the ids"):
             opened(recording, client=unknown)
+
+
+def test_another_training_than_the_server_configured_is_a_warning(recording, tmp_path):
+    with pytest.warns(UserWarning, match="the server sent 'client 0' epochs = 2; training has epochs = 3"):
+        wb.Observation.from_audit_file(
+            network(),
+            recording,
+            wb.ClientConfig(**{**TRAINING, "epochs": 3}),
+            normalization=FEDERATION["NORMALIZATION"],
+        )
+    settings, tensors = content_of(recording)
+    settings["clients"][0]["config"] = {"lr": 0.5, "unknown": 1}
+    flower._write(tmp_path / "round.audit", settings, tensors)
+    with pytest.warns(UserWarning, match="lr = 0.5; training has learning_rate = 0.02") as warned:
+        opened(tmp_path / "round.audit")
+    assert len(warned) == 1
 
 
 def test_damaged_and_hostile_files_get_our_error(recording, tmp_path):

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench.auditing import report
 from workbench.auditing.twin import Calibration, Try
 from workbench.data import Truth
 
 DOCS = Path(__file__).parents[2] / "docs" / "audit_report.md"
 HEADINGS = [
-    "Pictures",
+    "Images",
     "Image by image",
     "Label counts",
     "Defences",
@@ -85,7 +86,7 @@ def test_the_report_has_all_parts_and_the_verdict_first(audit, tmp_path, client)
     assert page.headings == HEADINGS
     for words in (*audit.verdict, audit.mismatch, audit.recommendation, "workbench audit a b", "0123abc", "client 0"):
         assert words in page.text, f"the report does not say {words!r}"
-    assert page.text.index(audit.verdict[0]) < page.text.index("Pictures")
+    assert page.text.index(audit.verdict[0]) < page.text.index("Image by image")
     assert "No success is no proof" in page.text
     assert "Poisson" in page.text, "there is a dp_sgd, so epsilon is explained"
     pairs = [one for one in page.images if one["alt"].startswith(("True image", "Its reconstruction"))]
@@ -105,7 +106,7 @@ def test_the_most_exposed_image_comes_first(audit, tmp_path):
 def test_it_works_without_the_truth(blind, tmp_path):
     page = written(blind, tmp_path)
     assert "Membership" not in page.headings
-    assert "No defence was tried." in page.text
+    assert "No variant was tried." in page.text
     assert "confidence" in page.text
     assert "dB" not in page.text, "there is no PSNR without the truth"
     assert "wb.audit(model, observation, wb.AttackConfig(" in page.text
@@ -117,7 +118,7 @@ def test_failed_checks_and_a_stopped_audit_are_said_at_the_top(audit, tmp_path):
 
     checks = Checks((Finding("bias", False, "It moved <too> far.", "Check the rate."),))
     page = written(replace(audit, checks=checks, is_complete=False), tmp_path)
-    top = page.text[: page.text.index("Pictures")]
+    top = page.text[: page.text.index("Image by image")]
     assert "bias: It moved <too> far." in top
     assert "The audit was stopped" in top
 
@@ -163,6 +164,7 @@ def test_numbers_are_repeatable_and_inputs_have_hashes(audit, observation, clien
     made = audit.summary()["reproduction"]
     assert made["seeds"] == [3]
     assert set(made["sha256"]) == {
+        "network",
         "server weights",
         "client weights",
         "truth",
@@ -172,11 +174,56 @@ def test_numbers_are_repeatable_and_inputs_have_hashes(audit, observation, clien
     }
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in made["sha256"].values())
     assert made["sha256"]["server weights"] != made["sha256"]["client weights"]
+    assert made["device"].startswith("cpu:0")
+    assert made["finished"] == max(one.finished for one in (*audit.attacks, *audit.variants[-1].attacks))
+
+
+def test_everything_that_was_given_has_a_hash(model, observation, quick, client):
+    probe = (client.images, np.zeros((5, 62), np.float32))
+    rehearsal = (client.images, client.labels, np.arange(5)[None])
+    hashed = {}
+    for number in range(2):
+        settings = wb.calibrate(model, observation, client if number else None, tries=1, steps=1)
+        found = wb.audit(model, observation, settings, probe=probe, rehearsal=rehearsal, seeds=[number])
+        hashed[number] = found.summary()["reproduction"]["sha256"]
+        assert settings.call in found.summary()["reproduction"]["command"]
+    names = {"network", "server weights", "client weights", "twin", "probe", "rehearsal"}
+    assert set(hashed[0]) == set(hashed[1]) == names
+    assert {name for name in names if hashed[0][name] != hashed[1][name]} == {"twin"}
 
 
 def test_a_single_image_has_no_confidence(model, dataset, quick, tmp_path):
     one = dataset.client(0, num_images=1)
     seen = wb.client_update(model, model.init(), one, wb.ClientConfig(epochs=1, batch_size=1))
     alone = wb.audit(model, seen, quick, seeds=[0])
-    assert np.ndim(alone.images[0]["confidence"]) == 0
+    assert alone.images[0]["confidence"] is None
     written(alone, tmp_path)
+
+
+def test_hostile_class_names_are_text(model, observation, quick, client, tmp_path):
+    names = ("<script>alert(1)</script>", "$\\frac{$", "a'onerror='x", "\u202e\n", *map(str, range(4, 62)))
+    hostile = replace(client, labels=np.arange(5, dtype=np.int32), class_names=names, name="<b>'")
+    found = wb.audit(model, observation, replace(quick, steps=1), hostile, seeds=[0])
+    page = written(found, tmp_path)
+    assert "<script" not in (tmp_path / "audit.html").read_text()
+    assert "<script>alert(1)</script>" in page.text
+    assert {f"True image {place + 1}, class {name}" for place, name in enumerate(names[:4])} <= {
+        one["alt"] for one in page.images
+    }
+
+
+def test_leakage_is_drawn_against_utility_where_there_is_a_test_set(audit, blind, tmp_path, monkeypatch):
+    drawn = []
+    original = report.lines_figure
+    monkeypatch.setattr(
+        report, "lines_figure", lambda points, **options: drawn.append(points) or original(points, **options)
+    )
+    written(audit, tmp_path)
+    rows = {row["name"]: row for row in audit.defences}
+    assert drawn[0] == {
+        name: ([row["accuracy_percent"]], [100 * row["recognisable"] / row["num_images"]]) for name, row in rows.items()
+    }
+    # Without one of the accuracies, the others are still drawn.
+    first, second = audit.variants
+    written(replace(audit, variants=(first, replace(second, accuracy=None))), tmp_path)
+    assert list(drawn[-1]) == ["no defence"]

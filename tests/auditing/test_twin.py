@@ -111,6 +111,8 @@ def test_the_best_settings_for_the_twin_are_chosen(calibration, model, observati
     assert calibration.config == calibration.best.config
     assert calibration.twin_psnr == pytest.approx(quality[best], abs=1e-3)
     assert calibration.yardstick == calibration.best.found.update_left
+    assert calibration.is_complete
+    assert calibration.call == "wb.calibrate(model, observation, tries=3, steps=15, known_labels=False, seed=0)"
 
 
 def test_a_change_multiplies_or_replaces_a_setting_of_the_preset(calibration):
@@ -142,7 +144,9 @@ def test_a_store_resumes_without_attacking_again(calibration, model, observation
 
 def test_ctrl_c_keeps_what_is_finished(model, observation, stop_at):
     stop_at(3)  # each attack makes two calls: 10 and 5 steps
-    assert [one.name for one in calibrate(model, observation, tries=3, steps=15).tries] == ["best"]
+    stopped = calibrate(model, observation, tries=3, steps=15)
+    assert [one.name for one in stopped.tries] == ["best"]
+    assert not stopped.is_complete
     stop_at(1)
     with pytest.raises(KeyboardInterrupt):
         calibrate(model, observation, tries=3, steps=15)
@@ -154,7 +158,7 @@ def test_a_wrong_number_of_tries_is_refused(model, observation, tries):
         calibrate(model, observation, tries=tries)
 
 
-def test_separate_epochs_are_not_taken_back_by_the_choice_for_noise(model, observation):
+def test_separate_epochs_stay_where_noise_would_choose_another_method(model, observation):
     config = module._changed(wb.AttackConfig.preset("best"), {"method": "ours_prior"})
     session = wb.AttackSession(model, observation, config, label_counts=np.bincount([0] * 5, minlength=62))
     assert session.config.method == "ours_prior"

@@ -35,7 +35,7 @@ class Movement:
 
     Attributes:
         ratio: negative if it moved the other way.
-        low: what a client that fits has at least; measured, see docs/audit.md.
+        low: what a client that fits has at least; measured, see docs/audit_checks.md.
         high: and at most.
     """
 

@@ -1,6 +1,6 @@
 """Checks before an attack: does the simulation fit this client? None of them needs the client's images but the last.
 
-Each finding is a sentence with a number. docs/audit.md lists which mistake is found by which check, and which by none.
+Each finding is a sentence with a number. docs/audit_checks.md says which check finds which mistake.
 """
 
 from dataclasses import dataclass
@@ -194,9 +194,7 @@ def _bias(model: Model, observation: Observation, inputs: Any) -> Finding:
 
 def _adam(model: Model, observation: Observation) -> Finding:
     if looks_like_adam(observation, _update(model, observation)):
-        return Finding(
-            "optimizer", True, "All weights moved by similar amounts, as Adam's do."
-        )
+        return Finding("optimizer", True, "All weights moved by similar amounts, as Adam's do.")
     return Finding(
         "optimizer",
         False,

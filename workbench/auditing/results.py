@@ -162,7 +162,9 @@ class Audit:
             return f"The attack was given how many of the {number} images each class has."
         if self.truth:
             if wrong := label_errors(self.truth.label_counts.sum(0), counts):
-                return f"The attack estimates the labels of the {number} images with {wrong:g} error{'s' * (wrong != 1)}."
+                return (
+                    f"The attack estimates the labels of the {number} images with {wrong:g} error{'s' * (wrong != 1)}."
+                )
             return f"The update reveals how many of the {number} images each class has, exactly."
         largest = [f"{self.class_names[k]}: {counts[k]}" for k in np.argsort(-counts, kind="stable")[:5]]
         return (
@@ -259,7 +261,7 @@ class Audit:
                     )
                     for how in ADJACENCIES
                 },
-                "failure": one.failure or (None if one.attacks else "not finished"),
+                "failure": one.failure or _failure(one.attacks),
             }
             for one in self.variants
         ]
@@ -402,6 +404,13 @@ def _totals(attacks: Sequence[Found], truth: Truth, class_names: Sequence[str]) 
     wrong = label_errors(truth.label_counts.sum(0), found.label_counts.sum(0)) if truth else None
     recognisable = None if known is None else round(known * len(records))
     return dict(zip(names, (recognisable, len(records), psnr, sure, wrong), strict=True))
+
+
+def _failure(attacks: Sequence[Found]) -> str | None:
+    if not attacks:
+        return "not finished"
+    # That is not a protection: another attack may not diverge.
+    return "the attack diverged" if kept_attack(attacks).outcome is Outcome.DIVERGED else None
 
 
 def _membership(found: Membership | str | None) -> dict[str, Any] | None:

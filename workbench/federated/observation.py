@@ -1,6 +1,7 @@
 """What the server observes of a client's training."""
 
 import os
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from workbench.data.dataset import Normalization
 from workbench.errors import ConfigError, DataError, check_count, check_kind, check_number, shown
 from workbench.federated.updates import weights_of_update
 from workbench.files.audit import read_audit_file
+from workbench.settings import settings_of
 from workbench.training.local import PLAIN, LocalTraining
 from workbench.training.model import Model, check_image_shape
 from workbench.training.optimizer import Response, response
@@ -19,6 +21,9 @@ from workbench.training.schedule import Schedule
 from workbench.weights import Weights, check_shapes, check_weights, shapes_of
 
 __all__ = ["Observation"]
+
+# Usual names of settings in the configuration that a federation sends.
+_ALIASES = {"lr": "learning_rate", "local_epochs": "epochs"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,11 +146,22 @@ class Observation:
             path: the file.
             client: the federation's id of the client, or its place in the file.
             num_images: N, if the client did not say it or it is not right.
+
+        A setting that the server sent to the client and that ``training`` contradicts is a warning.
         """
+        check_kind("training", training, ClientConfig)
         one = read_audit_file(path).client(client)
         num_images = one.num_images if num_images is None else num_images
         if num_images is None:
             raise DataError(f"client {shown(one.id)} did not say on how many images it trained; give num_images.")
+        for name, value in one.config.items():
+            known = _ALIASES.get(name, name)
+            if known in settings_of(ClientConfig) and getattr(training, known) != value:
+                warnings.warn(
+                    f"the server sent {shown(one.id)} {name} = {shown(value)}; training has {known} = "
+                    f"{getattr(training, known)}.",
+                    stacklevel=2,
+                )
         return Observation.from_updates(
             model, one.sent, one.received, training, num_images=num_images, normalization=normalization, sends=sends
         )
