@@ -192,16 +192,20 @@ def test_everything_that_was_given_has_a_hash(model, observation, quick, client)
     assert {name for name in names if hashed[0][name] != hashed[1][name]} == {"twin"}
 
 
-def test_a_single_image_has_no_confidence(model, dataset, quick, tmp_path):
+def test_a_single_image_has_a_confidence_and_residuals_that_are_not_finite_give_none(model, dataset, quick, tmp_path):
     one = dataset.client(0, num_images=1)
     seen = wb.client_update(model, model.init(), one, wb.ClientConfig(epochs=1, batch_size=1))
     alone = wb.audit(model, seen, quick, seeds=[0])
+    assert 0 < alone.images[0]["confidence"] <= 1
+    written(alone, tmp_path)
+    unknown = replace(alone.found, residuals=np.array([np.nan], np.float32))
+    alone = replace(alone, attacks=(unknown,))
     assert alone.images[0]["confidence"] is None
     written(alone, tmp_path)
 
 
 def test_hostile_class_names_are_text(model, observation, quick, client, tmp_path):
-    names = ("<script>alert(1)</script>", "$\\frac{$", "a'onerror='x", "\u202e\n", *map(str, range(4, 62)))
+    names = ("<script>alert(1)</script>", "$\\frac{$", "a'onerror='x", "two\nlines", *map(str, range(4, 62)))
     hostile = replace(client, labels=np.arange(5, dtype=np.int32), class_names=names, name="<b>'")
     found = wb.audit(model, observation, replace(quick, steps=1), hostile, seeds=[0])
     page = written(found, tmp_path)
@@ -213,16 +217,20 @@ def test_hostile_class_names_are_text(model, observation, quick, client, tmp_pat
 
 
 def test_leakage_is_drawn_against_utility_where_there_is_a_test_set(audit, blind, tmp_path, monkeypatch):
-    drawn = []
-    original = report.lines_figure
-    monkeypatch.setattr(
-        report, "lines_figure", lambda points, **options: drawn.append(points) or original(points, **options)
-    )
+    drawn, ranges, original = [], [], report.lines_figure
+
+    def draw(points, **options):
+        drawn.append(points)
+        ranges.append(options["y_range"])
+        return original(points, **options)
+
+    monkeypatch.setattr(report, "lines_figure", draw)
     written(audit, tmp_path)
     rows = {row["name"]: row for row in audit.defences}
     assert drawn[0] == {
         name: ([row["accuracy_percent"]], [100 * row["recognisable"] / row["num_images"]]) for name, row in rows.items()
     }
+    assert ranges[0] == (-5, 105), "all shares, from none to all, are inside"
     # Without one of the accuracies, the others are still drawn.
     first, second = audit.variants
     written(replace(audit, variants=(first, replace(second, accuracy=None))), tmp_path)

@@ -223,6 +223,12 @@ def test_label_bars_show_true_and_estimated_counts_of_the_classes_that_matter():
     assert "wrong" not in texts(render.label_figure({"bias": guess})), "without truth nothing is wrong"
 
 
+def test_long_class_names_leave_room_for_the_bars():
+    figure = render.label_figure({"bias": [2, 1]}, class_names=["a rather long name of a class"] * 2)
+    render.figure_png(figure)
+    assert figure.axes[0].get_window_extent().height > 0.3 * figure.get_window_extent().height
+
+
 def test_matching_and_averaging_are_drawn():
     similarity = RNG.uniform(5, 30, (16, 16))
     matching = render.matching_figure(similarity, similarity.argmax(1), epoch=3)

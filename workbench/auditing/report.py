@@ -137,7 +137,6 @@ def _defences(tried: Values) -> str:
             "accuracy": _cell(one["accuracy_percent"], 1, " %"),
             "ε (left out)": _cell(one["epsilon_remove"], 2),
             "ε (replaced)": _cell(one["epsilon_replace"], 2),
-            "note": one["failure"] or "",
         }
         for one in tried["rows"]
     ]
@@ -148,14 +147,17 @@ def _defences(tried: Values) -> str:
     if measured := [one for one in done if one["accuracy_percent"] is not None]:
         points = {one["name"]: ([one["accuracy_percent"]], [shares[one["name"]]]) for one in measured}
         x = f"test accuracy after {tried['rounds']} round{'s' * (tried['rounds'] > 1)} (%)"
-        draw = partial(lines_figure, points, title="Leakage against utility: low and right is good", x=x, y=y)
+        title = "Leakage against utility: low and right is good"
+        draw = partial(lines_figure, points, title=title, x=x, y=y, y_range=(-5, 105))
     else:
         draw = partial(bars_figure, {y: list(shares.values())}, list(shares), title="Leakage", x="variant", y=y)
     delta = f" ε is the epsilon of dp_sgd at delta {tried['delta']:g}." * any(
         one["epsilon_remove"] is not None for one in done
     )
     text = f"<p>The same client with a defence or another schedule, attacked in the same way.{twins}{delta}</p>"
-    return section("Defences", text + _table(rows) + (chart(draw, summary) if done else ""))
+    failures = [f"{one['name']}: {one['failure']}" for one in tried["rows"] if one["failure"]]
+    body = text + _table(rows) + (_bullets(failures) if failures else "")
+    return section("Defences", body + (chart(draw, summary) if done else ""))
 
 
 def _membership(found: Values | None) -> str:
@@ -163,7 +165,7 @@ def _membership(found: Values | None) -> str:
         return ""
     members = found["is_member"] or [None] * len(found["residuals"] or [])
     rows = [
-        {"picture": str(number), "residual": _cell(residual, 3), "the client's": _cell(member)}
+        {"picture": str(number), "residual": f"{residual:.2g}", "the client's": _cell(member)}
         for number, (residual, member) in enumerate(zip(found["residuals"] or [], members, strict=True), 1)
     ]
     return section("Membership", f"<p>{escape(found['sentence'])}</p>" + (_table(rows) if rows else ""))

@@ -73,7 +73,7 @@ class Found:
 
     @property
     def confidence(self) -> NDArray[np.float32] | None:
-        """[A * N] as `Reconstruction.confidence`; None, too, where residuals are not finite, as for a single image."""
+        """[A * N] as `Reconstruction.confidence`; None where a residual is not finite."""
         is_finite = self.residuals is not None and np.isfinite(self.residuals).all()
         return confidence_of(self.residuals, self.images) if is_finite else None
 

@@ -171,8 +171,11 @@ def label_figure(
     everything = np.stack([*counts.values(), *([] if true is None else [true])])
     present: list[int] = np.flatnonzero((everything > 0).any(0)).tolist()
     texts = [str(index) if class_names is None else _short(class_names[index]) for index in present]
+    longest = max(map(len, texts), default=1)
+    # Long names are written upwards, below the axis.
+    height = 0.9 + 1.25 * len(counts) + (0.08 * longest if longest > 2 else 0)
     # At most as wide as a page; with more classes, names get smaller.
-    size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), 0.9 + 1.25 * len(counts))
+    size = (min(9.5, max(6.0, 1.2 + 0.24 * len(present))), height)
     colours, figure, *plots = _themed_axes(theme, size, "", "class", "images", rows=len(counts))
     x = np.arange(len(present))
     looks = looks_of(counts, colours.lines)
@@ -185,9 +188,8 @@ def label_figure(
         axes.bar(x, values[present], width=0.35, color=looks[name].colour, label="estimated")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         axes.set_xlim(-0.7, len(present) - 0.3)
-    is_long = max(map(len, texts), default=1) > 2
     size_of_text = min(10, 450 / max(1, len(texts)))
-    plots[-1].set_xticks(x, texts, rotation=90 if is_long else 0, fontsize=size_of_text, parse_math=False)
+    plots[-1].set_xticks(x, texts, rotation=90 if longest > 2 else 0, fontsize=size_of_text, parse_math=False)
 
     if true is not None:
         figure.legend(
@@ -345,6 +347,7 @@ def lines_figure(
     is_log: bool = False,
     is_map: bool = False,
     is_scatter: bool = False,
+    y_range: tuple[float, float] | None = None,
     level: tuple[str, float] | Mapping[str, float] | None = None,
     theme: str = "light",
 ) -> Figure:
@@ -358,6 +361,7 @@ def lines_figure(
         is_log: whether the y axis is logarithmic.
         is_map: whether both axes have the same scale, for paths in a plane.
         is_scatter: whether the points stay unconnected.
+        y_range: that the y axis shows; None fits it to the values.
         level: the name and height of a horizontal reference line, or those of several.
         theme: ``light`` or ``dark``.
     """
@@ -374,6 +378,8 @@ def lines_figure(
         axes.plot(at, heights, linestyle=line, marker=mark, markersize=size, color=colour, label=name)
     if is_log:
         axes.set_yscale("log")
+    if y_range is not None:
+        axes.set_ylim(*y_range)
     if is_map:
         axes.set_aspect("equal", adjustable="datalim")
     elif all((at == np.round(at)).all() for at, _ in points.values()):

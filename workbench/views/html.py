@@ -25,7 +25,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     """The values of every row in the columns that the first row names."""
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in rows[0])
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows)
-    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"<div class='wide' tabindex='0'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def fact_list(facts: Mapping[str, object]) -> str:
@@ -107,7 +107,7 @@ figure { margin: 0; padding: 4px; border: 1px solid var(--faint); display: flex;
 figure.recovered { border: 3px solid var(--accent); padding: 2px; }
 figure img { image-rendering: pixelated; }
 figcaption { font-size: 0.75rem; text-align: center; }
-pre { overflow-x: auto; padding: 0.75rem; border: 1px solid var(--faint); }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 0.75rem; border: 1px solid var(--faint); }
 @page { margin: 15mm; }
 @media print {
   body { margin: 0; max-width: none; padding: 0; font-size: 11pt; }
@@ -116,8 +116,8 @@ pre { overflow-x: auto; padding: 0.75rem; border: 1px solid var(--faint); }
   figure, tr, .wide:has(img), dl, pre { break-inside: avoid; }
   .wide { overflow: visible; }
   table { font-size: 9pt; }
+  th, td { white-space: normal; overflow-wrap: break-word; padding-right: 0.75rem; }
   section > p { break-after: avoid; }
-  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 }
 """
 
@@ -136,7 +136,9 @@ _PAGE = """<!DOCTYPE html>
 </style>
 </head>
 <body>
+<main>
 {body}
+</main>
 </body>
 </html>
 """
