@@ -301,7 +301,7 @@ def test_a_wrong_defence_is_refused(text):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seeds": []}, "seeds"),
+        ({"seeds": []}, "number of seeds = 0"),
         ({"seeds": [-1]}, "seed"),
         ({"delta": 0}, "delta"),
         ({"rounds": 0}, "rounds"),
@@ -310,8 +310,8 @@ def test_a_wrong_defence_is_refused(text):
         ({"truth": "small"}, "truth images are"),
         ({"test_set": "small"}, "test_set images are"),
         ({"test_set": 5}, "test_set"),
-        ({"pictures": np.zeros((2, 8, 8, 1), np.float32)}, "pictures images are"),
-        ({"controls": np.zeros((2, 8, 8, 1), np.float32)}, "controls images are"),
+        ({"pictures": np.zeros((2, 8, 8, 1), np.float32)}, "pictures are"),
+        ({"controls": np.zeros((2, 8, 8, 1), np.float32)}, "controls are"),
         ({"label_counts": [1, 2]}, "label_counts has shape"),
         ({"label_counts": [1] * 62}, "label_counts sums to 62"),
         ({"settings": 5}, "settings = 5 must be a Calibration or an AttackConfig"),

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from workbench.attack.prepare import check_label_counts
 from workbench.attack.spectrum import Membership
-from workbench.auditing.checks import check, check_pixels
+from workbench.auditing.checks import check
 from workbench.auditing.results import Audit, Variant
 from workbench.auditing.twin import Calibration, twin_of
 from workbench.auditing.work import Found, Work, best_settings, digest_of_network, sha256, training_of, updated
 from workbench.config import DEFENCES, AttackConfig, ClientConfig, DefenceConfig
 from workbench.data import ClientData, Truth
-from workbench.data.dataset import check_labels
+from workbench.data.dataset import check_images_of
 from workbench.errors import (
     ConfigError,
     DataError,
@@ -96,16 +96,11 @@ def audit(
     """
     known = Truth(_fitted(model, observation, "truth", client) for client in Truth.of(truth))
     tested = None if test_set is None else _fitted(model, observation, "test_set", test_set)
-    asked, others = (
-        None if given is None else check_pixels(model, name, getattr(given, "images", given))
-        for name, given in (("pictures", pictures), ("controls", controls))
-    )
+    asked, others = _pixels(model, "pictures", pictures), _pixels(model, "controls", controls)
     chosen = [check_count("seed", seed, minimum=0) for seed in seeds]
-    if not chosen:
-        raise ConfigError("seeds = () must hold at least one whole number.")
+    check_count("number of seeds", len(chosen))
     rounds, delta = check_count("rounds", rounds), check_number("delta", delta, above=0, maximum=1)
-    sizes = [client.num_images for client in known]
-    if known and sizes != [observation.num_images] * observation.num_clients:
+    if known and (sizes := [one.num_images for one in known]) != [observation.num_images] * observation.num_clients:
         raise DataError(
             f"truth has {sizes} images; the observation has {observation.num_clients} clients with "
             f"{observation.num_images} each."
@@ -123,8 +118,8 @@ def audit(
         "a Calibration or an AttackConfig",
     )
     twin = calibration.twin if calibration else Truth() if known or not trainings else twin_of(model, observation)
-    num_parts = len(chosen) * (1 + len(trainings)) + len(trainings) * (tested is not None)
-    with Work(model, "audit", num_parts, store, device) as work:
+    on, per_training = known or twin, len(chosen) + (tested is not None)
+    with Work(model, "audit", len(chosen) + len(trainings) * per_training, store, device) as work:
 
         def attack(name: str, seen: Observation, counts: Any) -> tuple[Found, ...]:
             found = (work.attack(f"{name}, seed {seed}", seen, config, seed, counts) for seed in chosen)
@@ -133,7 +128,6 @@ def audit(
         attacks = attack("attack", observation, label_counts)
         if not attacks:
             raise KeyboardInterrupt
-        on = known or twin
         attack_variant = partial(attack, counts=None if label_counts is None or not on else on.label_counts)
         variants = [
             _variant(work, name, observation, training, on, attack_variant, tested, rounds)
@@ -165,7 +159,6 @@ def audit(
             "controls": others,
             "test_set": tested and (tested.images, tested.labels),
         }
-        hashes = {name.replace("_", " "): sha256(value) for name, value in inputs.items() if value is not None}
         return Audit(
             model=model,
             observation=observation,
@@ -181,7 +174,10 @@ def audit(
             rounds=rounds,
             delta=delta,
             is_complete=not work.is_stopped,
-            inputs={"network": digest_of_network(model, observation), **hashes},
+            inputs={
+                "network": digest_of_network(model, observation),
+                **{name.replace("_", " "): sha256(value) for name, value in inputs.items() if value is not None},
+            },
             call=f"wb.audit({', '.join(arguments)})",
         )
 
@@ -197,8 +193,8 @@ def defence_of(text: str | DefenceConfig) -> DefenceConfig:
     name, *numbers = check_kind("defence", text, str, "a text such as 'gaussian 0.1', or a DefenceConfig").split(" ")
     check_choice("defence", name, DEFENCES[1:])
     if not all(map(_NUMBER.fullmatch, numbers)) or not 1 <= len(numbers) <= 1 + (name == "dp_sgd"):
-        example = f"{name} 1.0 5" if name == "dp_sgd" else f"{name} 0.1"
-        raise ConfigError(f"defence = {shown(text)} must be a name and a strength, such as {example!r}.")
+        example = f"'{name} {'1.0 5' if name == 'dp_sgd' else '0.1'}'"
+        raise ConfigError(f"defence = {shown(text)} must be a name and a strength, such as {example}.")
     strength, clip_norm = [*map(float, numbers), USUAL_CLIP_NORM][:2]
     return DefenceConfig(name, strength, clip_norm=clip_norm if name == "dp_sgd" else None)
 
@@ -208,22 +204,27 @@ def _trainings(
 ) -> dict[str, ClientConfig]:
     """The trainings to try by name, the observed one first; none if nothing is to be tried."""
     base = training_of(observation)
-    trainings = {"no defence": base}
-    for one in defences:
-        defence = defence_of(one)
-        trainings[str(defence) if isinstance(one, DefenceConfig) else one] = replace(base, defence=defence)
     for changes in schedules:
         for name in changes:
             check_choice("schedule", name, settings_of(ClientConfig))
-        trainings[", ".join(f"{name} {value}" for name, value in changes.items())] = replace(base, **changes)
+    trainings = {
+        "no defence": base,
+        **{one if isinstance(one, str) else str(one): replace(base, defence=defence_of(one)) for one in defences},
+        **{", ".join(f"{name} {value}" for name, value in one.items()): replace(base, **one) for one in schedules},
+    }
     return trainings if len(trainings) > 1 else {}
+
+
+def _pixels(model: Model, field: str, pictures: Any) -> NDArray[Any] | None:
+    return (
+        None if pictures is None else check_images_of(field, getattr(pictures, "images", pictures), model.image_shape)
+    )
 
 
 def _fitted(model: Model, observation: Observation, field: str, data: ClientData) -> ClientData:
     """Data as the client's: with the normalisation of its update, and a name of its own for every class."""
     data = check_kind(field, data, ClientData)
-    check_pixels(model, field, data.images)
-    check_labels(data.labels, data.num_images, model.num_classes)
+    check_images_of(f"{field} images", data.images, model.image_shape)
     names = [*data.class_names, *map(str, range(data.num_classes, model.num_classes))][: model.num_classes]
     unique = (name if names.count(name) == 1 else f"{name} (class {index})" for index, name in enumerate(names))
     return replace(data, class_names=tuple(unique), normalization=observation.normalization)
@@ -240,17 +241,16 @@ def _variant(
     rounds: int,
 ) -> Variant:
     """Train the clients like this, attack the update, and measure the accuracy."""
-    found: tuple[Found, ...] = ()
-    measured = None
+    made = Variant(name, training, ())
     try:
         if not work.is_stopped:
-            found = attack(name, updated(work.model, observation, clients.clients, training))
+            made = replace(made, attacks=attack(name, updated(work.model, observation, clients.clients, training)))
         if test_set is not None:
-            measured = _accuracy(work, name, observation, training, clients, test_set, rounds)
+            made = replace(made, accuracy=_accuracy(work, name, observation, training, clients, test_set, rounds))
     except WorkbenchError as error:
         # A defence that does not fit the network, or a training that diverges, is a result, too.
-        return Variant(name, training, found, failure=str(error))
-    return Variant(name, training, found, measured)
+        made = replace(made, failure=str(error))
+    return made
 
 
 def _accuracy(
@@ -265,17 +265,21 @@ def _accuracy(
     """The accuracy after so many rounds; None after Ctrl-C."""
 
     def measure() -> dict[str, float]:
-        start, every = observation.server_weights, len(clients)
         weights, _ = server_rounds(
-            work.model, start, clients.clients, training, rounds=rounds, clients_per_round=every, progress=False
+            work.model,
+            observation.server_weights,
+            clients.clients,
+            training,
+            rounds=rounds,
+            clients_per_round=len(clients),
+            progress=False,
         )
         return {"accuracy": accuracy(work.model, weights, test_set.inputs, test_set.labels)}
 
-    data = [(one.images, one.labels) for one in (*clients, test_set)]
     settings = {
         "part": "accuracy",
         "network": digest_of_network(work.model, observation),
-        "data": sha256(observation.server_weights, data),
+        "data": sha256(observation.server_weights, [(one.images, one.labels) for one in (*clients, test_set)]),
         "normalization": asdict(observation.normalization),
         "training": asdict(training),
         "rounds": rounds,
@@ -289,6 +293,4 @@ def _membership(
 ) -> Membership | str:
     """Whether the pictures were the client's; a session that has made no step gives the same verdict."""
     session = AttackSession(model, seen, found.config, label_counts=found.label_counts, device=device)
-    if isinstance(session.spectrum, str):
-        return session.spectrum
-    return session.membership(pictures, controls)
+    return session.spectrum if isinstance(session.spectrum, str) else session.membership(pictures, controls)

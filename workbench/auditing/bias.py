@@ -56,11 +56,10 @@ def bias_movement(model: Model, observation: Observation, images: Any = None) ->
     measured = np.asarray(bias, np.float64) / observation.response.coefficients.sum()
     inputs = dummy_inputs(model)[:400] if images is None else images
     before, after = observation.server_weights, observation.client_weights
-    halfway = jax.tree.map(lambda a, b: (a + b) / 2, before, after)
     # A trained network may give a class a probability of 0.
     first, middle, last = (
         np.maximum(network_statistics(model, weights, inputs).probabilities, 1e-12)
-        for weights in (before, halfway, after)
+        for weights in (before, jax.tree.map(lambda a, b: (a + b) / 2, before, after), after)
     )
     # Simpson's rule, and what label smoothing takes off.
     expected = (first + 4 * middle + last) / 6 - observation.training.label_smoothing / model.num_classes
@@ -83,10 +82,9 @@ def bias_movement(model: Model, observation: Observation, images: Any = None) ->
     # Clipping only makes the movement smaller.
     low = 0.0 if observation.training.gradient_clip else float(np.exp(-below))
     high = float(np.exp(0.15 + 0.4 * spread + 0.5 * drift))
-    num_images = observation.num_images * observation.num_clients
     # No class moves further than an absent one, so a ratio above the bound is wrong whichever classes are present.
-    if num_images >= model.num_classes and ratio <= high:
-        return f"{num_images} images may well have all {model.num_classes} classes, and it needs some that are absent"
+    if (number := observation.num_images * observation.num_clients) >= model.num_classes and ratio <= high:
+        return f"{number} images may well have all {model.num_classes} classes, and it needs some that are absent"
     return Movement(ratio, low, high)
 
 
@@ -114,11 +112,9 @@ def likeliest_causes(observation: Observation, moved: Movement, is_adam: bool) -
     near = sorted(factors, key=lambda name: abs(np.log(ratio / factors[name])))
     # Long training moves the bias less than the factor says.
     fitting = [name for name in near if 0.6 < ratio / factors[name] < 1.5 and abs(factors[name] - 1) > 0.05]
-    causes = [f"{name} (would give {factors[name]:.2f})" for name in fitting[:2]]
-    if ratio < moved.low:
-        causes.append("clipping of the gradient (gradient_clip)")
     return [
-        *causes,
+        *(f"{name} (would give {factors[name]:.2f})" for name in fitting[:2]),
+        *["clipping of the gradient (gradient_clip)"] * (ratio < moved.low),
         f"another number of images or epochs, or an update that was multiplied ({ratio:.2g} times as much)",
     ]
 

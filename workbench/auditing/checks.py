@@ -9,17 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from numpy.typing import NDArray
 
 from workbench.auditing.bias import bias_movement, likeliest_causes, looks_like_adam
 from workbench.auditing.comparisons import Comparison, compare_logits, compare_update, fits
-from workbench.data.dataset import check_images
-from workbench.errors import DataError, check_kind
+from workbench.data.dataset import check_images_of
+from workbench.errors import check_kind
 from workbench.federated.observation import Observation
 from workbench.training.model import Model
 from workbench.weights import Weights, check_floats
 
-__all__ = ["Checks", "Finding", "check", "check_pixels"]
+__all__ = ["Checks", "Finding", "check"]
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,9 @@ def check(
     findings = [_weights(model, observation), _layers(model, observation)]
     inputs = None
     if probe is not None:
-        pixels = check_pixels(model, "probe", probe[0])
+        pixels = check_images_of("probe images", probe[0], model.image_shape)
         found = compare_logits(model, observation, pixels, check_floats("probe logits", probe[1]))
-        sentence = f"On {len(pixels)} images, the logits differ by {_percent(found.mismatch)}."
+        sentence = f"On {len(pixels)} images, the logits differ by {100 * found.mismatch:.1f} %."
         hint = "Compare the networks layer by layer; logits must be of the server's weights, in evaluation mode."
         findings.append(_compared("probe", sentence, found, hint))
         # Few images would estimate the probabilities worse than many random ones.
@@ -106,34 +105,26 @@ def check(
             _adam(model, observation) if observation.training.is_adam else _bias(model, observation, inputs)
         )
     if rehearsal is not None:
-        found = compare_update(model, observation, check_pixels(model, "rehearsal", rehearsal[0]), *rehearsal[1:])
-        percent = _percent(found.mismatch)
-        sentence = f"On the client's own images, the simulated update differs from the observed one by {percent}."
+        found = compare_update(
+            model, observation, check_images_of("rehearsal images", rehearsal[0], model.image_shape), *rehearsal[1:]
+        )
+        sentence = (
+            "On the client's own images, the simulated update differs from the observed one by "
+            f"{100 * found.mismatch:.1f} %."
+        )
         hint = "Not simulated are dropout, random augmentation, noise of a defence and another order of the images."
         findings.append(_compared("rehearsal", sentence, found, hint))
     return Checks(tuple(findings))
-
-
-def check_pixels(model: Model, field: str, images: Any) -> NDArray[np.float32]:
-    """Images that the network takes, as float32 [n, H, W, C]."""
-    pixels = check_images(np.asarray(images))
-    if pixels.shape[1:] != model.image_shape:
-        raise DataError(f"{field} images are {pixels.shape[1:]}; {model.name} takes {model.image_shape}.")
-    return pixels
-
-
-def _percent(mismatch: float) -> str:
-    return f"{100 * mismatch:.1f} %"
 
 
 def _compared(name: str, sentence: str, found: Comparison, hint: str) -> Finding:
     """The finding of a comparison; the hint is for one that no alternative explains."""
     if fits(found.mismatch):
         return Finding(name, not found.wrong, sentence, found.wrong)
-    best = f"{found.best[0]} ({_percent(found.best[1])})"
-    advice = f"None of {found.num_tried} alternatives explains it; nearest is {best}. {hint}"
-    if fits(found.best[1]):
-        advice = f"It fits with {best}."
+    best = f"{found.best[0]} ({100 * found.best[1]:.1f} %)"
+    advice = f"It fits with {best}."
+    if not fits(found.best[1]):
+        advice = f"None of {found.num_tried} alternatives explains it; nearest is {best}. {hint}"
     return Finding(name, False, sentence, f"{found.wrong} {advice}".lstrip())
 
 
@@ -149,13 +140,12 @@ def _weights(model: Model, observation: Observation) -> Finding:
         for weights in (observation.server_weights, observation.client_weights)
     )
     multiple, kept = float(np.vdot(before, after) / (np.vdot(before, before) or 1.0)), observation.response.kept
-    advice = ""
-    if abs(multiple) < 0.5 * kept:
-        advice = "Likely the client sent differences: give sends='delta'."
-    elif abs(multiple - 2) < 0.3:
-        advice = "Likely the client sent weights that were taken for differences: give sends='weights'."
-    elif abs(multiple - kept) > 0.5:
-        advice = f"Likely the client multiplied its weights, for instance by N: divide by {multiple:.4g}."
+    likely = [
+        ("the client sent differences: give sends='delta'", abs(multiple) < 0.5 * kept),
+        ("the client sent weights that were taken for differences: give sends='weights'", abs(multiple - 2) < 0.3),
+        (f"the client multiplied its weights, for instance by N: divide by {multiple:.4g}", abs(multiple - kept) > 0.5),
+    ]
+    advice = next((f"Likely {cause}." for cause, is_so in likely if is_so), "")
     sentence = f"The client's weights are {multiple:.2f} times the server's, besides the update."
     return Finding("weights", not advice, sentence, advice)
 
@@ -170,22 +160,31 @@ def _layers(model: Model, observation: Observation) -> Finding:
         for layer, name in model.statistics
         if np.array_equal(observation.server_weights[layer][name], observation.client_weights[layer][name])
     ]
-    sentence, advice = f"All {len(model.layer_names)} layers have an update.", ""
     if still:
-        sentence = f"{len(still)} of {len(model.layer_names)} layers have no update at all: {', '.join(still[:3])}."
-        advice = "Check what is before and after; if the client froze layers, make them constants of a custom network."
-    elif fixed:
-        sentence = f"{len(fixed)} running statistics did not move, such as {fixed[0]}."
-        advice = "The client trained in evaluation mode, or sent no buffers; export the network as it was trained."
-    return Finding("layers", not advice, sentence, advice)
+        return Finding(
+            "layers",
+            False,
+            f"{len(still)} of {len(model.layer_names)} layers have no update at all: {', '.join(still[:3])}.",
+            "Check what is before and after; if the client froze layers, make them constants of a custom network.",
+        )
+    if fixed:
+        return Finding(
+            "layers",
+            False,
+            f"{len(fixed)} running statistics did not move, such as {fixed[0]}.",
+            "The client trained in evaluation mode, or sent no buffers; export the network as it was trained.",
+        )
+    return Finding("layers", True, f"All {len(model.layer_names)} layers have an update.")
 
 
 def _bias(model: Model, observation: Observation, inputs: Any) -> Finding:
     moved = bias_movement(model, observation, inputs)
     if isinstance(moved, str):
         return Finding("bias", True, f"This test gives no answer: {moved}.")
-    normal = f"{moved.low:.2f} to {moved.high:.2f} is normal here"
-    sentence = f"The last layer's bias moved {moved.ratio:.2f} times as far as this training explains; {normal}."
+    sentence = (
+        f"The last layer's bias moved {moved.ratio:.2f} times as far as this training explains; {moved.low:.2f} to "
+        f"{moved.high:.2f} is normal here."
+    )
     if moved.low <= moved.ratio <= moved.high:
         return Finding("bias", True, sentence)
     is_adam = looks_like_adam(observation, _update(model, observation)) and moved.ratio > moved.high

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from workbench.auditing.bias import alternatives, described
-from workbench.data.dataset import CIFAR100_NORMALIZATION, FEMNIST_NORMALIZATION, Normalization, check_labels
+from workbench.data.dataset import Normalization, check_labels, usual_normalizations
 from workbench.errors import ConfigError, DataError
 from workbench.federated.observation import Observation
 from workbench.training.model import Model
@@ -61,44 +61,27 @@ def _compare(mismatch: float, alternatives: Iterable[Alternative], wrong: str = 
     return Comparison(mismatch, min(tried, key=lambda one: one[1]), len(tried) - 1, wrong)
 
 
-def _normalizations(channels: int) -> Iterator[tuple[str, Normalization]]:
-    """Usual ones, for images with so many channels."""
-    usual = {
-        "no normalisation": ((0.0,), (1.0,)),
-        "pixels from -1 to 1": ((0.5,), (0.5,)),
-        "pixels from 0 to 255": ((0.0,), (1 / 255,)),
-        "MNIST's normalisation": ((0.1307,), (0.3081,)),
-        "ImageNet's normalisation": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        "FEMNIST's normalisation": (FEMNIST_NORMALIZATION.mean, FEMNIST_NORMALIZATION.std),
-        "CIFAR100's normalisation": (CIFAR100_NORMALIZATION.mean, CIFAR100_NORMALIZATION.std),
-    }
-    for name, (mean, std) in usual.items():
-        if len(mean) in (1, channels):
-            yield name, Normalization(*(part * (channels // len(part)) for part in (mean, std)))
-
-
 def _reorderings(model: Model, *weights: Weights) -> Iterator[tuple[str, tuple[Weights, ...]]]:
     """The weights with other orders of the features that the first dense layer after a convolution gets."""
-    channels = 0
-    for layer in model.layer_names:
-        # A network that torch exported names a convolution's array weight, [F, C, k, k].
-        arrays = model.shapes[layer]
-        shape = arrays.get("kernel", arrays.get("weight", ()))
-        if len(shape) == 4:
-            channels = shape[-1] if "kernel" in arrays else shape[0]
-        elif len(shape) == 2 and channels:
-            break
-    else:
-        return
-    places = shape[0] // channels
-    orders = {"channel, row, column": (channels, places), "row, column, channel": (places, channels)}
-    for name, sizes in orders.items() if places > 1 and places * channels == shape[0] else ():
-        # Rows that were taken for one order are put into the other.
-        kernels = (one[layer]["kernel"].reshape(*sizes, -1).swapaxes(0, 1).reshape(shape) for one in weights)
-        changed = (
-            {**one, layer: {**one[layer], "kernel": kernel}} for one, kernel in zip(weights, kernels, strict=True)
-        )
-        yield f"the rows of {layer} taken as {name}", tuple(changed)
+    arrays = [
+        (layer, name, shape)
+        for layer in model.layer_names
+        for name, shape in model.shapes[layer].items()
+        if name in ("kernel", "weight") and len(shape) in (2, 4)
+    ]
+    for (_, name, before), (layer, _, shape) in pairwise(arrays):
+        # A network that torch exported has a convolution's weight [F, C, k, k].
+        channels = before[-1] if name == "kernel" else before[0]
+        places = shape[0] // channels
+        orders = {"channel, row, column": (channels, places), "row, column, channel": (places, channels)}
+        is_flattened = (len(before), len(shape)) == (4, 2) and places > 1 and places * channels == shape[0]
+        for order, sizes in orders.items() if is_flattened else ():
+            # Rows that were taken for one order are put into the other.
+            kernels = (one[layer]["kernel"].reshape(*sizes, -1).swapaxes(0, 1).reshape(shape) for one in weights)
+            changed = (
+                {**one, layer: {**one[layer], "kernel": kernel}} for one, kernel in zip(weights, kernels, strict=True)
+            )
+            yield f"the rows of {layer} taken as {order}", tuple(changed)
 
 
 def compare_logits(
@@ -119,7 +102,7 @@ def compare_logits(
         return float(np.linalg.norm(residual(weights, normalization.normalize(pixels))))
 
     def others() -> Iterator[Alternative]:
-        usual = [("", given), *_normalizations(model.image_shape[-1])]
+        usual = [("", given), *usual_normalizations(model.image_shape[-1])]
         swapped = ("the client's weights (before and after are swapped)", (observation.client_weights,))
         orders = [("", (observation.server_weights,)), *_reorderings(model, observation.server_weights), swapped]
         for (order, (weights,)), (name, normalization) in product(orders, usual):
@@ -158,8 +141,8 @@ def compare_update(
         for name, count in counts.items()
         if getattr(observation, name) != count
     )
-    batch_size = min(observation.batch_size, visits.shape[1])
-    seen = replace(observation, num_images=visits.shape[1], epochs=len(visits), batch_size=batch_size)
+    number = visits.shape[1]
+    seen = replace(observation, num_images=number, epochs=len(visits), batch_size=min(observation.batch_size, number))
     updates = partial(_updates, model, pixels=pixels, labels=classes, order=visits)
 
     def others() -> Iterator[Alternative]:
@@ -208,7 +191,7 @@ def _other_clients(model: Model, seen: Observation) -> Iterator[tuple[str, Obser
     yield "sends='delta'", replace(seen, client_weights=jax.tree.map(lambda a, b: a + b, before, after))
     for rate in (0.1 * seen.learning_rate, 10 * seen.learning_rate):
         yield f"learning_rate={rate:g}", replace(seen, learning_rate=rate)
-    for name, normalization in _normalizations(model.image_shape[-1]):
+    for name, normalization in usual_normalizations(model.image_shape[-1]):
         yield name, replace(seen, normalization=normalization)
     for name, (first, last) in _reorderings(model, before, after):
         yield name, replace(seen, server_weights=first, client_weights=last)

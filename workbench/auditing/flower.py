@@ -60,8 +60,7 @@ def record(
     """
     known = [names for names in _APIS if all(callable(getattr(strategy, name, None)) for name in names[:2])]
     if not known:
-        pairs = " and ".join(f"{first}, {second}" for first, second, _ in _APIS)
-        raise TypeError(f"strategy = {type(strategy).__name__} has none of Flower's pairs of methods: {pairs}.")
+        raise TypeError(f"strategy = {type(strategy).__name__} has none of Flower's pairs of methods, {_APIS}.")
     recorder = _Recorder(Path(path), server_round, clients, type(strategy).__name__)
     for sends, gets, answers in known:
         _replace(strategy, sends, recorder.around(getattr(strategy, sends)))
@@ -204,11 +203,12 @@ def _array(data: bytes) -> NDArray[Any]:
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     """Numbers and texts as they are, and everything else as text: JSON has no bytes and no NaN."""
-    is_plain = {
-        name: isinstance(one, str | int) or (isinstance(one, float) and np.isfinite(one))
+    return {
+        str(name): one
+        if isinstance(one, str | int) or (isinstance(one, float) and np.isfinite(one))
+        else repr(one)[:1000]
         for name, one in values.items()
     }
-    return {str(name): one if is_plain[name] else repr(one)[:1000] for name, one in values.items()}
 
 
 def _digest(arrays: Arrays, texts: str = "") -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.views.figures import bars_figure, label_figure, lines_figure
-from workbench.views.html import chart, fact_list, figure, page, section, table
+from workbench.views.html import bullets, chart, fact_list, figure, filled_table, page, section
 
 __all__ = ["report_html"]
 
@@ -55,7 +55,7 @@ def report_html(
         _checks(audit),
         _twin(audit["twin"]),
         section("Threat model and assumptions", _THREAT + fact_list(_target(audit))),
-        section("What this does not show", _bullets(audit["limits"])),
+        section("What this does not show", bullets(audit["limits"])),
         _reproduction(audit["reproduction"]),
     ]
     return page(_TITLE, parts, policy=_POLICY, style=_STYLE)
@@ -63,36 +63,37 @@ def report_html(
 
 def _verdict(audit: Values) -> str:
     lines = "".join(f"<p>{escape(sentence)}</p>" for sentence in audit["verdict"])
-    warnings = [f"{one['name']}: {one['sentence']}" for one in audit["checks"] if not one["is_ok"]]
-    if not audit["mismatch"]["is_ok"]:
-        warnings.append(audit["mismatch"]["sentence"])
-    if not audit["is_complete"]:
-        warnings.append("The audit was stopped; this is what was finished.")
-    doubts = f"<div class='warning'><p>Before you rely on this:</p>{_bullets(warnings)}</div>" if warnings else ""
+    warnings = [
+        *(f"{one['name']}: {one['sentence']}" for one in audit["checks"] if not one["is_ok"]),
+        *[audit["mismatch"]["sentence"]] * (not audit["mismatch"]["is_ok"]),
+        *["The audit was stopped; this is what was finished."] * (not audit["is_complete"]),
+    ]
+    doubts = f"<div class='warning'><p>Before you rely on this:</p>{bullets(warnings)}</div>" if warnings else ""
     advice = audit["defences"]["recommendation"]
     return f"<div class='verdict'>{lines}</div>{doubts}" + (f"<p>{escape(advice)}</p>" if advice else "")
 
 
 def _order(audit: Values) -> list[int]:
     """The images, the most exposed first."""
-    measured = [one["confidence"] if one["psnr"] is None else one["psnr"] for one in audit["images"]]
-    return sorted(range(len(measured)), key=lambda index: -(measured[index] or 0))
+    images = audit["images"]
+    return sorted(range(len(images)), key=lambda index: -(images[index]["psnr"] or images[index]["confidence"] or 0))
 
 
 def _pictures(audit: Values, images: NDArray[np.float32], true_images: NDArray[np.float32] | None) -> str:
     figures = []
     for index in _order(audit):
         one = audit["images"][index]
-        name = (
-            f"Reconstruction {one['number']}" if true_images is None else f"Its reconstruction, {_cell(one['psnr'])} dB"
-        )
-        shown = {} if true_images is None else {f"True image {one['number']}, class {one['class']}": true_images[index]}
-        mark = " class='recovered'" if one["is_recognisable"] else ""
-        value = _cell(one["confidence"], 2) if true_images is None else _cell(one["psnr"], 1, " dB")
-        figures.append(figure({**shown, name: images[index]}, f"{one['number']}: {value}", mark))
-    above = "The reconstructions" if true_images is None else "The true image above, its reconstruction below"
-    text = f"{above}, the most exposed first. A thick frame means recognisable. Below: number and "
-    text += "confidence." if true_images is None else "PSNR."
+        shown, value = {f"Reconstruction {one['number']}": images[index]}, _cell(one["confidence"], 2)
+        if true_images is not None:
+            value = _cell(one["psnr"], 1, " dB")
+            true = {f"True image {one['number']}, class {one['class']}": true_images[index]}
+            shown = {**true, f"Its reconstruction, {value}": images[index]}
+        mark = " class='recovered'" * bool(one["is_recognisable"])
+        figures.append(figure(shown, f"{one['number']}: {value}", mark))
+    above, value = "The true image above, its reconstruction below", "PSNR"
+    if true_images is None:
+        above, value = "The reconstructions", "confidence"
+    text = f"{above}, the most exposed first. A thick frame means recognisable. Below: number and {value}."
     return section("Images", f"<p>{text}</p><div class='grid'>{''.join(figures)}</div>")
 
 
@@ -108,7 +109,7 @@ def _images(audit: Values) -> str:
         }
         for one in (audit["images"][index] for index in _order(audit))
     ]
-    return section("Image by image", _table(rows))
+    return section("Image by image", filled_table(rows))
 
 
 def _labels(audit: Values, class_names: Sequence[str]) -> str:
@@ -147,16 +148,18 @@ def _defences(tried: Values) -> str:
     if measured := [one for one in done if one["accuracy_percent"] is not None]:
         points = {one["name"]: ([one["accuracy_percent"]], [shares[one["name"]]]) for one in measured}
         x = f"test accuracy after {tried['rounds']} round{'s' * (tried['rounds'] > 1)} (%)"
-        title = "Leakage against utility: low and right is good"
-        draw = partial(lines_figure, points, title=title, x=x, y=y, y_range=(-5, 105))
+        draw = partial(lines_figure, points, title="Leakage (low is good) against utility", x=x, y=y, y_range=(-5, 105))
     else:
         draw = partial(bars_figure, {y: list(shares.values())}, list(shares), title="Leakage", x="variant", y=y)
     delta = f" ε is the epsilon of dp_sgd at delta {tried['delta']:g}." * any(
         one["epsilon_remove"] is not None for one in done
     )
     text = f"<p>The same client with a defence or another schedule, attacked in the same way.{twins}{delta}</p>"
-    failures = [f"{one['name']}: {one['failure']}" for one in tried["rows"] if one["failure"]]
-    body = text + _table(rows) + (_bullets(failures) if failures else "")
+    body = (
+        text
+        + filled_table(rows)
+        + bullets([f"{one['name']}: {one['failure']}" for one in tried["rows"] if one["failure"]])
+    )
     return section("Defences", body + (chart(draw, summary) if done else ""))
 
 
@@ -168,7 +171,7 @@ def _membership(found: Values | None) -> str:
         {"picture": str(number), "residual": f"{residual:.2g}", "the client's": _cell(member)}
         for number, (residual, member) in enumerate(zip(found["residuals"] or [], members, strict=True), 1)
     ]
-    return section("Membership", f"<p>{escape(found['sentence'])}</p>" + (_table(rows) if rows else ""))
+    return section("Membership", f"<p>{escape(found['sentence'])}</p>" + (filled_table(rows) if rows else ""))
 
 
 def _attacks(audit: Values) -> str:
@@ -186,7 +189,7 @@ def _attacks(audit: Values) -> str:
         for one in audit["attacks"]
     ]
     text = "<p>Reported is the attack that an attacker would keep, who does not see the truth.</p>"
-    return section("Attacks", text + _table(rows))
+    return section("Attacks", text + filled_table(rows))
 
 
 def _checks(audit: Values) -> str:
@@ -199,7 +202,7 @@ def _checks(audit: Values) -> str:
         for one in audit["checks"]
     ]
     mismatch = f"<p>{escape(audit['mismatch']['sentence'])}</p>"
-    return section("Does the simulation fit this client?", mismatch + f"<div class='texts'>{_table(rows)}</div>")
+    return section("Does the simulation fit this client?", mismatch + f"<div class='texts'>{filled_table(rows)}</div>")
 
 
 def _twin(twin: Values | None) -> str:
@@ -220,7 +223,7 @@ def _twin(twin: Values | None) -> str:
         }
         for one in twin["tries"]
     ]
-    return section("The twin", text + _table(rows))
+    return section("The twin", text + filled_table(rows))
 
 
 def _target(audit: Values) -> dict[str, object]:
@@ -239,29 +242,17 @@ def _target(audit: Values) -> dict[str, object]:
 
 
 def _reproduction(made: Values) -> str:
-    code = f"<pre><code>{escape(made['command'])}</code></pre>"
-    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
     facts = {
         "Seeds": ", ".join(map(str, made["seeds"])),
-        "Versions": versions,
+        "Versions": ", ".join(f"{name} {number}" for name, number in made["versions"].items()),
         "Device": made["device"],
         "Finished": made["finished"],
+        **{f"SHA-256 of {name}": digest for name, digest in made["sha256"].items()},
     }
-    hashes = {f"SHA-256 of {name}": digest for name, digest in made["sha256"].items()}
-    return section("How to repeat it", code + fact_list({**facts, **hashes}))
-
-
-def _bullets(texts: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in texts)}</ul>"
+    return section("How to repeat it", f"<pre><code>{escape(made['command'])}</code></pre>{fact_list(facts)}")
 
 
 def _cell(value: float | bool | None, digits: int = 1, unit: str = "") -> str:
     if value is None or isinstance(value, bool):
         return {None: "-", True: "yes", False: "no"}[value]
     return f"{value:.{digits}f}{unit}"
-
-
-def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table without the columns that have nothing in them."""
-    filled = [name for name in rows[0] if any(row[name] not in ("-", "") for row in rows)]
-    return table([{name: row[name] for name in filled} for row in rows])

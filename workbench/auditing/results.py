@@ -81,6 +81,11 @@ class Variant:
     accuracy: float | None = None
     failure: str = ""
 
+    @property
+    def diverged(self) -> str | None:
+        """In words if all attacks diverged, which is no protection: another attack may not diverge."""
+        return "the attack diverged" if all(one.outcome is Outcome.DIVERGED for one in self.attacks) else None
+
 
 def kept_attack(attacks: Sequence[Found]) -> Found:
     """The attack that an attacker would keep, who does not see the truth: the one that explains the update best."""
@@ -160,17 +165,15 @@ class Audit:
         number, counts = len(self.found.images), self.found.label_counts.sum(0)
         if self.has_known_labels:
             return f"The attack was given how many of the {number} images each class has."
-        if self.truth:
-            if wrong := label_errors(self.truth.label_counts.sum(0), counts):
-                return (
-                    f"The attack estimates the labels of the {number} images with {wrong:g} error{'s' * (wrong != 1)}."
-                )
-            return f"The update reveals how many of the {number} images each class has, exactly."
-        largest = [f"{self.class_names[k]}: {counts[k]}" for k in np.argsort(-counts, kind="stable")[:5]]
-        return (
-            f"The attack estimates how many of the {number} images each class has, such as {', '.join(largest)}; "
-            "whether that is right is not known without the truth."
-        )
+        if not self.truth:
+            largest = [f"{self.class_names[k]}: {counts[k]}" for k in np.argsort(-counts, kind="stable")[:5]]
+            return (
+                f"The attack estimates how many of the {number} images each class has, such as {', '.join(largest)}; "
+                "whether that is right is not known without the truth."
+            )
+        if wrong := label_errors(self.truth.label_counts.sum(0), counts):
+            return f"The attack estimates the labels of the {number} images with {wrong:g} error{'s' * (wrong != 1)}."
+        return f"The update reveals how many of the {number} images each class has, exactly."
 
     def _verdict_on_images(self) -> str:
         number, known = len(self.images), sum(bool(one["is_recognisable"]) for one in self.images)
@@ -223,20 +226,20 @@ class Audit:
         if not self.variants:
             return ""
         base, *others = self.defences
-        rows = [row for row in others if not row["failure"]]
-        where, reason = " on the twin" if self.is_on_twin else "", ""
-        if not (self.checks.is_ok and self.is_fitting):
-            reason = "the simulation may not fit this client"
-        elif base["failure"] or not base["recognisable"]:
-            reason = f"{base['name']}: {base['failure'] or f'the attack finds no recognisable image{where}'}"
-        elif not rows:
-            reason = "none of them was trained and attacked to the end"
-        if reason:
-            return f"No variant can be recommended: {reason}."
+        rows, where = [row for row in others if not row["failure"]], " on the twin" * self.is_on_twin
+        reasons = [
+            ("the simulation may not fit this client", not (self.checks.is_ok and self.is_fitting)),
+            (f"{base['name']}: {base['failure']}", base["failure"]),
+            (f"{base['name']}: the attack finds no recognisable image{where}", not base["recognisable"]),
+            ("none of them was trained and attacked to the end", not rows),
+        ]
+        if found := [reason for reason, is_so in reasons if is_so]:
+            return f"No variant can be recommended: {found[0]}."
         best = min(rows, key=lambda row: (row["recognisable"], -(row["accuracy_percent"] or 0)))
+        right, without = (row["accuracy_percent"] for row in (best, base))
         cost = "its cost in accuracy needs a test set"
-        if best["accuracy_percent"] is not None:
-            cost = f"the test accuracy is {best['accuracy_percent']:.1f} % ({base['accuracy_percent']:.1f} % without)"
+        if right is not None:
+            cost = f"the test accuracy is {right:.1f} % ({without:.1f} % without)"
         if not best["recognisable"]:
             safe = ", ".join(row["name"] for row in rows if not row["recognisable"])
             return f"No image is recognisable{where} with: {safe}. Recommended of these is {best['name']}; {cost}."
@@ -261,7 +264,7 @@ class Audit:
                     )
                     for how in ADJACENCIES
                 },
-                "failure": one.failure or _failure(one.attacks),
+                "failure": one.failure or (None if one.attacks else "not finished") or one.diverged,
             }
             for one in self.variants
         ]
@@ -375,9 +378,7 @@ def _judged(found: Found, truth: Truth, class_names: Sequence[str]) -> list[dict
     sure, quality = found.confidence, score(found, truth) if truth else None
     order = np.arange(len(found.images)) if quality is None else quality.order
     labels = truth.labels if truth else found.labels
-    is_known = None if sure is None else sure >= CONFIDENT
-    if quality is not None:
-        is_known = quality.psnr > quality.threshold
+    is_known = quality.psnr > quality.threshold if quality else None if sure is None else sure >= CONFIDENT
     return [
         {
             "number": place + 1,
@@ -393,24 +394,21 @@ def _judged(found: Found, truth: Truth, class_names: Sequence[str]) -> list[dict
 
 def _totals(attacks: Sequence[Found], truth: Truth, class_names: Sequence[str]) -> dict[str, Any]:
     """How much the kept one of several attacks recovers; everything is None without attacks."""
-    names = ("recognisable", "num_images", "mean_psnr", "mean_confidence", "label_errors")
-    if not attacks:
-        return dict.fromkeys(names)
-    found = kept_attack(attacks)
-    records = _judged(found, truth, class_names)
+    found = kept_attack(attacks) if attacks else None
+    records = _judged(found, truth, class_names) if found else []
+    names = ("is_recognisable", "psnr", "confidence")
+    known, psnr, sure = (_mean([one[name] for one in records]) for name in names)
+    return {
+        "recognisable": None if known is None else round(known * len(records)),
+        "num_images": len(records) or None,
+        "mean_psnr": psnr,
+        "mean_confidence": sure,
+        "label_errors": label_errors(truth.label_counts.sum(0), found.label_counts.sum(0)) if found and truth else None,
+    }
 
-    columns = {name: [one[name] for one in records] for name in ("is_recognisable", "psnr", "confidence")}
-    known, psnr, sure = (None if None in column else float(np.mean(column)) for column in columns.values())
-    wrong = label_errors(truth.label_counts.sum(0), found.label_counts.sum(0)) if truth else None
-    recognisable = None if known is None else round(known * len(records))
-    return dict(zip(names, (recognisable, len(records), psnr, sure, wrong), strict=True))
 
-
-def _failure(attacks: Sequence[Found]) -> str | None:
-    if not attacks:
-        return "not finished"
-    # That is not a protection: another attack may not diverge.
-    return "the attack diverged" if kept_attack(attacks).outcome is Outcome.DIVERGED else None
+def _mean(values: Sequence[Any]) -> float | None:
+    return None if not values or None in values else float(np.mean(values))
 
 
 def _membership(found: Membership | str | None) -> dict[str, Any] | None:

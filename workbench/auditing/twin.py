@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from workbench.auditing.work import Found, Work, best_settings, bundled, training_of, updated
 from workbench.config import AttackConfig
 from workbench.data import ClientData, Truth, load_dataset
-from workbench.data.dataset import check_images
+from workbench.data.dataset import check_images, resized
 from workbench.errors import DataError, check_count
 from workbench.federated import Observation
 from workbench.metrics import Score, reference_levels, score
@@ -178,8 +178,7 @@ def calibrate(
     with Work(model, "twin", count, store, device) as work:
         for name, changes in islice(TRIES.items(), count):
             config = _changed(base, changes)
-            found = work.attack(name, seen, config, seed, counts)
-            if found is None:
+            if (found := work.attack(name, seen, config, seed, counts)) is None:
                 break
             # All settings get the same labels, which are recovered once.
             counts = found.label_counts
@@ -228,7 +227,7 @@ def twin_of(model: Model, observation: Observation, stand_in: Any = None, *, see
         labels = _revealed_labels(model, observation, seed)
     return Truth(
         ClientData(
-            images=_fitted(pixels[part], observation.image_shape),
+            images=resized(pixels[part], observation.image_shape),
             labels=np.asarray(labels)[part],
             class_names=tuple(map(str, range(observation.num_classes))),
             normalization=observation.normalization,
@@ -246,13 +245,3 @@ def _revealed_labels(model: Model, observation: Observation, seed: int) -> NDArr
         return np.arange(number) % observation.num_classes
     counts = AttackSession(model, observation, best_settings(observation), seed=seed).label_counts
     return np.concatenate([np.repeat(np.arange(len(each)), each) for each in counts])
-
-
-def _fitted(images: NDArray[np.float32], shape: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Images [n, h, w, c] scaled to this shape; another number of channels makes them grey."""
-    from skimage.transform import resize
-
-    if images.shape[-1] != shape[-1]:
-        images = images.mean(-1, keepdims=True).repeat(shape[-1], -1)
-    scaled = [resize(image, shape, anti_aliasing=True) for image in images]  # type: ignore[no-untyped-call]
-    return np.clip(np.array(scaled, np.float32), 0, 1)

@@ -99,8 +99,8 @@ def _update_left(session: AttackSession) -> float:
     if not len(term):
         return _INFINITE
     first, later = config.update_weight
-    later_steps = len(term) - 1 - config.warm_start_steps * (len(term) > config.warm_start_steps)
-    grown = (later / first) ** min(later_steps / config.update_weight_steps, 1.0)
+    steps = len(term) - 1 - config.warm_start_steps * (len(term) > config.warm_start_steps)
+    grown = (later / first) ** min(steps / config.update_weight_steps, 1.0)
     return float(np.nan_to_num(term[-1] / term[0] / grown, nan=_INFINITE, posinf=_INFINITE))
 
 
@@ -110,9 +110,7 @@ class Work(AbstractContextManager["Work"]):
     def __init__(
         self, model: Model, title: str, num_parts: int, store: str | os.PathLike[str] | None, device: str
     ) -> None:
-        self.model = model
-        self._device = device
-        self._title = title
+        self.model, self._device, self._title = model, device, title
         self._stack = ExitStack()
         self._store = None if store is None else self._stack.enter_context(Store(store))
         self._bar = self._stack.enter_context(

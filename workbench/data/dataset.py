@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,22 @@ class Normalization:
 
 FEMNIST_NORMALIZATION = Normalization(mean=(0.9642384386141873,), std=(0.15767843198426892,))
 CIFAR100_NORMALIZATION = Normalization(mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761))
+
+
+def usual_normalizations(channels: int) -> Iterator[tuple[str, Normalization]]:
+    """Those in common use, with their names, for images with so many channels."""
+    usual = {
+        "no normalisation": ((0.0,), (1.0,)),
+        "pixels from -1 to 1": ((0.5,), (0.5,)),
+        "pixels from 0 to 255": ((0.0,), (1 / 255,)),
+        "MNIST's normalisation": ((0.1307,), (0.3081,)),
+        "ImageNet's normalisation": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        "FEMNIST's normalisation": (FEMNIST_NORMALIZATION.mean, FEMNIST_NORMALIZATION.std),
+        "CIFAR100's normalisation": (CIFAR100_NORMALIZATION.mean, CIFAR100_NORMALIZATION.std),
+    }
+    for name, (mean, std) in usual.items():
+        if len(mean) in (1, channels):
+            yield name, Normalization(*(part * (channels // len(part)) for part in (mean, std)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +297,14 @@ def check_images(pixels: NDArray[Any]) -> NDArray[np.float32]:
     return pixels
 
 
+def check_images_of(field: str, images: ArrayLike, shape: tuple[int, int, int]) -> NDArray[np.float32]:
+    """Images as by `check_images`, if each has this shape (H, W, C)."""
+    pixels = check_images(np.asarray(images))
+    if pixels.shape[1:] != shape:
+        raise DataError(f"{field} are {pixels.shape[1:]}; those of the client are {shape}.")
+    return pixels
+
+
 def check_labels(labels: ArrayLike, num_images: int, num_classes: int) -> NDArray[np.int32]:
     """Labels as int32 [num_images] in [0, num_classes)."""
     classes = np.asarray(labels)
@@ -294,6 +318,16 @@ def check_labels(labels: ArrayLike, num_images: int, num_classes: int) -> NDArra
             f"labels contain {wrong[0]}; with {num_classes} classes they must lie between 0 and {num_classes - 1}."
         )
     return classes.astype(np.int32)
+
+
+def resized(images: NDArray[np.float32], shape: tuple[int, int, int]) -> NDArray[np.float32]:
+    """Images [n, h, w, c] scaled to this shape; another number of channels makes them grey."""
+    from skimage.transform import resize
+
+    if images.shape[-1] != shape[-1]:
+        images = images.mean(-1, keepdims=True).repeat(shape[-1], -1)
+    scaled = [resize(image, shape, anti_aliasing=True) for image in images]  # type: ignore[no-untyped-call]
+    return np.clip(np.array(scaled, np.float32), 0, 1)
 
 
 def eight_bits(pixels: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:

@@ -29,7 +29,7 @@ from workbench.attack.prepare import prepare
 from workbench.attack.priors import Summary
 from workbench.attack.spectrum import Membership, Spectrum
 from workbench.config import LABEL_FORMULAS, AttackConfig
-from workbench.data.dataset import ClientData, check_images
+from workbench.data.dataset import ClientData, check_images_of
 from workbench.errors import ConfigError, DataError, check_choice, check_count, check_kind, check_number, shown
 from workbench.federated.observation import Observation
 from workbench.files import container
@@ -246,11 +246,11 @@ class AttackSession:
             false_positive_rate: the share of the controls that may count as the client's.
         """
         rate = check_number("false_positive_rate", false_positive_rate, minimum=0, maximum=1)
-        asked = _check_pictures(images, self.observation)
+        asked = check_images_of("images", images, self.observation.image_shape)
         others = (
             np.zeros((0, *asked.shape[1:]), np.float32)
             if controls is None
-            else _check_pictures(controls, self.observation)
+            else check_images_of("images", controls, self.observation.image_shape)
         )
         found = self._attack.membership(asked, others, rate)
         if isinstance(found, str):
@@ -259,7 +259,7 @@ class AttackSession:
 
     def read(self, images: ArrayLike) -> NDArray[np.int64]:
         """[n, H, W, C] pixels to [n]: the class that the network, as the client trained it, sees in each image."""
-        pixels = _check_pictures(np.clip(np.asarray(images, np.float32), 0, 1), self.observation)
+        pixels = check_images_of("images", np.clip(np.asarray(images, np.float32), 0, 1), self.observation.image_shape)
         inputs = jnp.asarray(self.observation.normalization.normalize(pixels))
         return np.asarray(_logits(self.model, self.observation.client_weights, inputs)).argmax(-1)
 
@@ -493,11 +493,3 @@ class AttackSession:
 def _placed(observation: Observation, device: jax.Device) -> Observation:
     server, client = jax.device_put((observation.server_weights, observation.client_weights), device)
     return replace(observation, server_weights=server, client_weights=client)
-
-
-def _check_pictures(pictures: ArrayLike, observation: Observation) -> NDArray[np.float32]:
-    """Pictures as float32 [n, H, W, C] in [0, 1], if the client's have that shape."""
-    checked = check_images(np.asarray(pictures))
-    if checked.shape[1:] != observation.image_shape:
-        raise DataError(f"images have shape {checked.shape}; those of the client are {observation.image_shape}.")
-    return checked

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 
 from workbench.views import render
 
-__all__ = ["DENSITY", "chart", "fact_list", "figure", "page", "section", "table", "themed"]
+__all__ = [
+    "DENSITY",
+    "bullets",
+    "chart",
+    "fact_list",
+    "figure",
+    "filled_table",
+    "page",
+    "section",
+    "table",
+    "themed",
+]
 
 # Image pixels per CSS pixel: images stay sharp on high-resolution screens and on a projector.
 DENSITY = 2
@@ -26,6 +37,17 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in rows[0])
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row.values())}</tr>" for row in rows)
     return f"<div class='wide' tabindex='0'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def filled_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table without the columns that have nothing in them."""
+    filled = [name for name in rows[0] if any(row[name] not in ("-", "") for row in rows)]
+    return table([{name: row[name] for name in filled} for row in rows])
+
+
+def bullets(texts: Sequence[str]) -> str:
+    """A list of texts; nothing where there are none."""
+    return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in texts)}</ul>" * bool(texts)
 
 
 def fact_list(facts: Mapping[str, object]) -> str:
