@@ -1,15 +1,20 @@
 """Makes the files beside it with torch 2.13, as a client elsewhere would (python assets/update/make.py).
 
 Coloured shapes of two clients; a network with strides and GELU, exported; its weights before and after the first
-client's training on eight of its shapes, by SGD with momentum.
+client's training on eight of its shapes, by SGD with momentum; and the round as the recorder for Flower writes it.
 """
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from torch import nn
+
+from workbench.auditing.flower import record
 
 HERE = Path(__file__).parent
 
@@ -60,6 +65,37 @@ def main():
             nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
             optimizer.step()
     save_file(network.state_dict(), HERE / "after.safetensors")
+    record_round()
+
+
+class Strategy:
+    """A round with one client, by the methods of Flower's message interface; flwr is not needed."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        return [message(arrays, "config_records", config, dst_node_id=7461059283)]
+
+    def aggregate_train(self, server_round, replies):
+        pass
+
+
+def message(arrays, kind, values, **metadata):
+    """A message as far as the recorder reads it."""
+    data = {}
+    for name, array in arrays.items():
+        np.save(buffer := io.BytesIO(), array)
+        data[name] = SimpleNamespace(data=buffer.getvalue())
+    content = SimpleNamespace(array_records={"arrays": data}, **{kind: {"values": values}})
+    return SimpleNamespace(metadata=SimpleNamespace(**metadata), content=content, has_error=lambda: False)
+
+
+def record_round():
+    """Write ``round.audit``."""
+    before, after = (load_file(HERE / f"{name}.safetensors") for name in ("before", "after"))
+    strategy = record(Strategy(), HERE / "round.audit", server_round=3)
+    training = {"epochs": 3, "batch_size": 4, "lr": 0.01, "momentum": 0.9}
+    strategy.configure_train(server_round=3, arrays=before, config=training, grid=None)
+    reply = message(after, "metric_records", {"num-examples": 8}, src_node_id=7461059283)
+    strategy.aggregate_train(server_round=3, replies=[reply])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -23,6 +24,7 @@ from workbench.auditing import flower
 from workbench.auditing.flower import record
 from workbench.files.audit import read_audit_file
 
+ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent / "flower"
 FEDERATION = runpy.run_path(str(HERE / "federation.py"), run_name="federation")
 TRAINING = FEDERATION["TRAINING"]
@@ -261,6 +263,17 @@ def test_clients_are_chosen_by_id_or_place(recording):
     for unknown in ("nobody", 2, -1, None):
         with pytest.raises(wb.DataError, match="was not recorded; give a place from 0 to 1 or one of the ids"):
             opened(recording, client=unknown)
+
+
+def test_the_bundled_round_holds_the_bundled_update():
+    folder, training = ROOT / "assets" / "update", wb.ClientConfig(3, 4, 0.01, momentum=0.9)
+    model, half = wb.models.from_torch_export(folder / "network.pt2"), ((0.5,) * 3,) * 2
+    recorded = wb.Observation.from_audit_file(model, folder / "round.audit", training, normalization=half)
+    files = [folder / f"{name}.safetensors" for name in ("before", "after")]
+    seen = wb.Observation.from_updates(model, *files, training, num_images=8, normalization=half)
+    assert recorded.num_images == 8
+    for name in ("server_weights", "client_weights"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(recorded, name), getattr(seen, name))
 
 
 def test_another_training_than_the_server_configured_is_a_warning(recording, tmp_path):
