@@ -75,7 +75,7 @@ def audit(
         defences: to try on the same client, such as ``"gaussian 0.1"``, ``"dp_sgd 1.0"`` (clipped at norm 1) or
             ``"dp_sgd 1.0 5"`` (clipped at 5). Without the truth they are tried on the twin's images.
         test_set: to measure the accuracy that a defence costs.
-        schedules: other trainings to try, as changes of `ClientConfig`, such as ``{"epochs": 1}``.
+        schedules: to try on the same client, as changes of its `ClientConfig`, such as ``{"epochs": 1}``.
         controls: pictures like ``pictures`` that were certainly not the client's.
         label_counts: [K] known counts, or [A, K] for an aggregate; None recovers them.
         seeds: of the attacks; the one that explains the update best is reported.

@@ -55,7 +55,7 @@ _OPTIONS = (
     option("controls", Path | None, None, _IMAGES, f"Pictures that were certainly not: {_IMAGES_HELP}"),
     option("test_set", Path | None, None, _IMAGES, f"To measure what a defence costs: {_IMAGES_HELP}"),
     option("defence", list[str] | None, None, _AUDIT, "A defence to try, such as 'gaussian 0.1'; repeatable."),
-    option("schedule", list[str] | None, None, _AUDIT, "Another training to try, such as epochs=1; repeatable."),
+    option("schedule", list[str] | None, None, _AUDIT, "Another schedule to try, such as epochs=1; repeatable."),
     option("known_labels", bool, False, _AUDIT, "Give the attack the label counts of --truth."),
     option("tries", int, len(TRIES), _AUDIT, "Settings to try on the twin; 0 uses the preset best without a twin."),
     *setting_options(AttackConfig, _AUDIT, only=["steps"]),
