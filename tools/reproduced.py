@@ -30,7 +30,7 @@ TABLES = (
 METHODS = {"ours_prior": "published recipe, here", "best": "best, here"}
 LEAST = 3
 THEME = THEMES["light"]
-LOOKS = looks_of(METHODS, (*THEME.lines[1:], THEME.ink))
+LOOKS = looks_of(METHODS, THEME.lines)
 
 
 def main() -> None:

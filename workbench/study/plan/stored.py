@@ -4,16 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from workbench.config import LABEL_METHODS, AttackConfig, real_twin
-from workbench.errors import ConfigError, shown
+from workbench.errors import ConfigError
 from workbench.study.plan.paper import TRAINED, published
 from workbench.study.plan.plan import Entry, Place, Plan, Unit
 from workbench.study.plan.tables import (
     ALL_METHODS,
-    NUMBERS,
     TITLES,
     TableOptions,
     TableSetting,
     attack_task,
+    check_table,
     measure_of,
     table_settings,
 )
@@ -31,8 +31,7 @@ def plan_stored(number: int, units: Sequence[Unit]) -> Plan:
         number: of the table.
         units: of one data set.
     """
-    if number not in NUMBERS:
-        raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
+    check_table(number)
     datasets = sorted({unit.dataset for unit in units})
     if len(datasets) != 1:
         raise ConfigError(
@@ -80,10 +79,6 @@ def _lines_of(unit: Unit, places: Iterable[_Place], *, measures_labels: bool) ->
     after_round = None if unit.weights is None else TRAINED.get(unit.weights, -1)
     for setting, name, method, attack in places:
         if (unit.client, unit.num_images, after_round) != (setting.client, setting.num_images, setting.after_round):
-            continue
-        if (unit.weights is None) != (setting.after_round is None) or TRAINED.get(
-            unit.weights or ""
-        ) != setting.after_round:
             continue
         methods: tuple[str, ...] = ()
         if unit.task == "accuracy":

@@ -25,6 +25,7 @@ __all__ = [
     "TableOptions",
     "TableSetting",
     "attack_task",
+    "check_table",
     "measure_of",
     "plan_sweep",
     "plan_table",
@@ -155,8 +156,7 @@ def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
         options: what to measure, the fields of `TableOptions`.
     """
     (chosen,) = make_options(options, TableOptions)
-    if number not in NUMBERS:
-        raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
+    check_table(number)
     if chosen.accuracies and number != 6:
         raise ConfigError(f"accuracies = True belongs to Table 6; leave it out for Table {number}.")
     settings = table_settings(number, is_demo=chosen.preset == "demo", repeated_draws=chosen.repeated_draws)
@@ -183,6 +183,12 @@ def plan_table(number: int, dataset: str = "glyphs", **options: Any) -> Plan:
         place=replace(cohort.place, weights=tuple(map(str, weights.values()))),
         notes=_notes(number, chosen),
     )
+
+
+def check_table(number: int) -> None:
+    """Refuse a number that no table of the paper has."""
+    if number not in NUMBERS:
+        raise ConfigError(f"table = {shown(number)} must be one of: {', '.join(map(str, NUMBERS))}.")
 
 
 def measure_of(number: int) -> str:
